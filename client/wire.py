@@ -1,0 +1,409 @@
+"""The messages of the local socket, exactly as docs/PROTOCOL.md publishes them. Nothing here does I/O.
+
+A frame is a u32 (little endian) length and that many bytes of msgpack: an array whose first element is the message's
+tag and whose second is the request's id. A client may have many requests under way; replies carry the request's id and
+may come in another order. Batches travel as columns: item i of every list belongs to item i of the others.
+
+Deadlines are remaining milliseconds, counted by the receiver's monotonic clock from the frame's arrival.
+Message 1 of a connection is Hello; its reply Welcome carries file descriptors (SCM_RIGHTS), see `Welcome.descriptors`.
+"""
+
+import struct
+from enum import IntEnum, StrEnum
+
+import msgspec
+
+PROTOCOL = 1
+FRAME_BYTES_MAX = 4 << 20
+BATCH_MAX = 4096
+KEY_BYTES_MAX = 1024
+HEADER = struct.Struct("<I")
+
+TIER_NONE = 0
+"""In `Matched.tiers`: the block is not here. Other values are `tiers.block.TierName`: 1 HBM, 2 DRAM, 3 NVMe."""
+
+
+class CommitState(IntEnum):
+    FAILED = 0
+    PUBLISHED = 1
+    DURABLE = 2
+    HAVE_IT = 3
+
+
+class NamespaceKind(StrEnum):
+    KV = "kv"
+    OBJECT = "object"
+
+
+class HintFields(msgspec.Struct, frozen=True, array_like=True):
+    """`tiers.block.Hint` on the wire, without the tenant, which the daemon knows from the credential."""
+
+    priority: int = 128
+    conversation: int = 0
+    turn: int = 0
+    expected_output: int = 0
+    public: bool = False
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    id: int
+
+
+# --- requests --------------------------------------------------------------------------------------------------------
+
+
+class Hello(Message, tag=1):
+    """Introduces a process. `process` is 16 random bytes, the same for all connections of one process: leases belong to it."""
+
+    protocol: int
+    client: str
+    process: bytes
+    want_write: bool = True
+    resume: list[int] = []
+    """Leases whose views still live, after a reconnect; the process's other leases are freed."""
+
+
+class Open(Message, tag=2):
+    """Opens (and makes, if need be) a namespace. For KV, `name` may be empty: kv-<16 hex> is derived from family, shard and tenant."""
+
+    name: str
+    kind: NamespaceKind = NamespaceKind.KV
+    family: dict[str, str] = {}
+    shard: str = ""
+    mode: str = ""
+    """write_through, write_back or memory; empty: as it is, or the daemon's default for a new one."""
+    hash: str = "sha256"
+    create: bool = True
+
+
+class Match(Message, tag=3):
+    """The longest prefix of `keys` (a chain from its first block on) that is here. Changes nothing."""
+
+    namespace: int
+    keys: list[bytes]
+
+
+class Acquire(Message, tag=4):
+    """Leases blocks. DRAM hits are answered at once, the rest as they arrive; the last reply has `more` = false."""
+
+    namespace: int
+    keys: list[bytes]
+    deadline_ms: int
+    wait: bool = False
+    """Also wait for keys that are reserved or expected by somebody."""
+    verify: bool = False
+    want_token: bool = False
+    hint: HintFields | None = None
+
+
+class Adopt(Message, tag=5):
+    """Moves all leases behind an Acquire's token to this process: same uid and tenant, within 5 s, once."""
+
+    token: bytes
+
+
+class Expect(Message, tag=6):
+    """Announces that this process will put `keys` within `ttl_ms`; waiting Acquires wait for them until then or until it dies."""
+
+    namespace: int
+    keys: list[bytes]
+    ttl_ms: int
+
+
+class Release(Message, tag=7):
+    """Ends leases. With id 0 no reply is sent; an unknown lease is counted and logged then."""
+
+    leases: list[int]
+    generations: list[int]
+
+
+class Reserve(Message, tag=8):
+    """Places for new blocks: all of the batch or none, by the deadline. Empty `parents`/`depths`/`tokens` mean unknown."""
+
+    namespace: int
+    keys: list[bytes]
+    sizes: list[int]
+    deadline_ms: int
+    parents: list[bytes] = []
+    depths: list[int] = []
+    tokens: list[int] = []
+    layers: int = 0
+    hint: HintFields | None = None
+
+
+class Advance(Message, tag=9):
+    """Layers [0, layer) of these reservations' payloads are written."""
+
+    reservations: list[int]
+    layer: int
+
+
+class Commit(Message, tag=10):
+    """Publishes blocks. `digests` (xxh3_128, big endian) are compared if given; empty bytes compare nothing."""
+
+    reservations: list[int]
+    generations: list[int]
+    deadline_ms: int
+    digests: list[bytes] = []
+    durable: bool = False
+    """Answer when the blocks survive a crash, not when they are readable."""
+
+
+class Abort(Message, tag=11):
+    reservations: list[int]
+    generations: list[int]
+
+
+class Pin(Message, tag=12):
+    """Pins count: n pins need n unpins. A block that is pinned is not evicted."""
+
+    namespace: int
+    keys: list[bytes]
+
+
+class Unpin(Message, tag=13):
+    namespace: int
+    keys: list[bytes]
+
+
+class SetTtl(Message, tag=14):
+    """Blocks vanish `ttl_ms` from now; 0 = they stay until evicted."""
+
+    namespace: int
+    keys: list[bytes]
+    ttl_ms: int
+
+
+class Evict(Message, tag=15):
+    """Deletes blocks from all tiers, durably. Those that are leased stay readable for their holders."""
+
+    namespace: int
+    keys: list[bytes]
+
+
+class Stat(Message, tag=16):
+    """With keys: those blocks. Without: the daemon, its tiers and its namespaces."""
+
+    namespace: int = 0
+    keys: list[bytes] = []
+
+
+class ListBlocks(Message, tag=17):
+    """Keys of a namespace in byte order, after `after`, that start with `prefix`."""
+
+    namespace: int
+    prefix: bytes = b""
+    after: bytes = b""
+    limit: int = 1000
+
+
+class Verify(Message, tag=18):
+    """Reads these blocks (all tiers they are in) and checks them; wrong copies are quarantined."""
+
+    namespace: int
+    keys: list[bytes]
+    deadline_ms: int
+
+
+Request = (
+    Hello
+    | Open
+    | Match
+    | Acquire
+    | Adopt
+    | Expect
+    | Release
+    | Reserve
+    | Advance
+    | Commit
+    | Abort
+    | Pin
+    | Unpin
+    | SetTtl
+    | Evict
+    | Stat
+    | ListBlocks
+    | Verify
+)
+
+
+# --- replies ---------------------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, tag=101):
+    protocol: int
+    version: str
+    daemon: bytes
+    """16 bytes, new at every start of the daemon."""
+    arena_bytes: int
+    populated_bytes: int
+    descriptors: list[str]
+    """What the file descriptors beside this frame are, in order: `arena` (read-only), `arena-writable` or `staging`."""
+    staging_bytes: int
+    resumed: list[int]
+    block_bytes_max: int
+    batch_max: int
+    lease_ms_max: int
+    hbm_device: str = ""
+    hbm_bytes: int = 0
+    hbm_handle: bytes = b""
+
+
+class Opened(Message, tag=102):
+    namespace: int
+    """Handle for this connection's further requests."""
+    name: str
+    kind: NamespaceKind
+    fingerprint: bytes
+    salt: bytes
+    """The tenant's salt; a request's cache_salt is appended to it."""
+    root: bytes
+    """d[0] for an empty cache_salt."""
+    mode: str
+    tenant: str
+
+
+class Matched(Message, tag=103):
+    """`tiers[i]` is block i's fastest tier and `seconds[i]` the predicted time until blocks 0..i are loaded; both end with the prefix."""
+
+    tiers: bytes
+    seconds: list[float]
+
+
+class Acquired(Message, tag=104):
+    """Leased extents: item `index[i]` of the request lies at [offset, offset + size) of the arena."""
+
+    index: list[int]
+    leases: list[int]
+    generations: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    tiers: bytes
+    missed: list[int]
+    more: bool
+    token: bytes = b""
+
+
+class Adopted(Message, tag=105):
+    keys: list[bytes]
+    leases: list[int]
+    generations: list[int]
+    offsets: list[int]
+    sizes: list[int]
+    tiers: bytes
+
+
+class Progress(Message, tag=106):
+    """Layers [0, layer) of item `index` of a waiting Acquire are written by its producer, but not yet published."""
+
+    index: int
+    layer: int
+    layers: int
+
+
+class Reserved(Message, tag=107):
+    """Reservation 0 means `have_it`: nothing to write. Offsets are in the descriptor that Welcome gave for writing."""
+
+    reservations: list[int]
+    generations: list[int]
+    offsets: list[int]
+
+
+class Failure(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    error: str
+    message: str
+    data: dict[str, str | int | float]
+
+
+class Committed(Message, tag=108):
+    states: bytes
+    """A CommitState an item."""
+    failures: list[Failure] = []
+
+
+class Done(Message, tag=109):
+    """The request took effect; `count` items were changed where that says something."""
+
+    count: int = 0
+
+
+class BlockStat(msgspec.Struct, frozen=True, array_like=True):
+    key: bytes
+    size: int
+    tiers: list[int]
+    checksum: bytes
+    parent: bytes
+    depth: int
+    tokens: int
+    hits: int
+    pins: int
+    leases: int
+    ttl_seconds: float
+    """Seconds left, 0 = none."""
+    durable: bool
+    created_seconds: float
+    """Wall clock."""
+
+
+class Blocks(Message, tag=110):
+    """Blocks in the order asked; None for those that are not here."""
+
+    blocks: list[BlockStat | None]
+    more: bool = False
+
+
+class TierStat(msgspec.Struct, frozen=True, array_like=True):
+    tier: int
+    capacity_bytes: int
+    used_bytes: int
+    blocks: int
+    pinned_bytes: int
+    leased_bytes: int
+    reserved_bytes: int
+    policy: str
+    state: str
+    """ok, populating, degraded."""
+
+
+class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    kind: NamespaceKind
+    tenant: str
+    shard: str
+    mode: str
+    family: dict[str, str]
+    blocks: int
+    bytes: int
+
+
+class Status(Message, tag=111):
+    node: str
+    version: str
+    uptime_seconds: float
+    ready: bool
+    tiers: list[TierStat]
+    namespaces: list[NamespaceStat]
+    counters: dict[str, int]
+    clients: int
+
+
+class Failed(Message, tag=199):
+    """The request failed as a whole: `error` is a class of mooncask.errors, `data` its attributes."""
+
+    error: str
+    message: str
+    data: dict[str, str | int | float]
+
+
+Reply = (
+    Welcome | Opened | Matched | Acquired | Adopted | Progress | Reserved | Committed | Done | Blocks | Status | Failed
+)
+
+
+def frame(encoder: msgspec.msgpack.Encoder, message: Message) -> bytes:
+    """A whole frame, ready to send."""
+    buffer = bytearray(HEADER.size)
+    encoder.encode_into(message, buffer, HEADER.size)
+    HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size)
+    return bytes(buffer)

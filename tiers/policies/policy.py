@@ -1,0 +1,44 @@
+"""The interface of eviction policies: pure objects without I/O, clock or lock, shared by the daemon and the simulator.
+
+Leaf-first (a block leaves before the blocks it continues) is the caller's rule: it passes `may_leave`.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from mooncask.tiers.block import Access
+
+MayLeave = Callable[[int], bool]
+"""Answers whether the block with this key can be evicted now (not leased, not pinned, no live children where leaf-first)."""
+
+
+class EvictionPolicy(Protocol):
+    """Decides which block leaves. Knows exactly the keys that were inserted and neither removed nor evicted.
+
+    Not safe for concurrent use. Cost: O(log n) or better a call, counting each key that `may_leave` refuses as a call.
+    """
+
+    def insert(self, access: Access) -> None:
+        """A block enters the cache. Inserting a key that is already there is a touch."""
+        ...
+
+    def touch(self, access: Access) -> None:
+        """A block that is in the cache was used. A key that is not there is ignored."""
+        ...
+
+    def remove(self, key: int) -> None:
+        """The block left for another reason (deleted, expired): forget it and leave no trace of it. Unknown keys are ignored."""
+        ...
+
+    def evict(self, may_leave: MayLeave) -> int | None:
+        """Choose the next victim, remove it and return its key; None when no block may leave.
+
+        Blocks that `may_leave` refuses keep their place in the order.
+        """
+        ...
+
+    def __len__(self) -> int:
+        """How many blocks are in the cache."""
+        ...
+
+    def __contains__(self, key: int) -> bool: ...
