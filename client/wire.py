@@ -52,7 +52,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 # --- requests --------------------------------------------------------------------------------------------------------
 
 
-class Hello(Message, tag=1):
+class Hello(Message, frozen=True, tag=1):
     """Introduces a process. `process` is 16 random bytes, the same for all connections of one process: leases belong to it."""
 
     protocol: int
@@ -63,7 +63,7 @@ class Hello(Message, tag=1):
     """Leases whose views still live, after a reconnect; the process's other leases are freed."""
 
 
-class Open(Message, tag=2):
+class Open(Message, frozen=True, tag=2):
     """Opens (and makes, if need be) a namespace. For KV, `name` may be empty: kv-<16 hex> is derived from family, shard and tenant."""
 
     name: str
@@ -76,14 +76,14 @@ class Open(Message, tag=2):
     create: bool = True
 
 
-class Match(Message, tag=3):
+class Match(Message, frozen=True, tag=3):
     """The longest prefix of `keys` (a chain from its first block on) that is here. Changes nothing."""
 
     namespace: int
     keys: list[bytes]
 
 
-class Acquire(Message, tag=4):
+class Acquire(Message, frozen=True, tag=4):
     """Leases blocks. DRAM hits are answered at once, the rest as they arrive; the last reply has `more` = false."""
 
     namespace: int
@@ -96,13 +96,13 @@ class Acquire(Message, tag=4):
     hint: HintFields | None = None
 
 
-class Adopt(Message, tag=5):
+class Adopt(Message, frozen=True, tag=5):
     """Moves all leases behind an Acquire's token to this process: same uid and tenant, within 5 s, once."""
 
     token: bytes
 
 
-class Expect(Message, tag=6):
+class Expect(Message, frozen=True, tag=6):
     """Announces that this process will put `keys` within `ttl_ms`; waiting Acquires wait for them until then or until it dies."""
 
     namespace: int
@@ -110,14 +110,14 @@ class Expect(Message, tag=6):
     ttl_ms: int
 
 
-class Release(Message, tag=7):
+class Release(Message, frozen=True, tag=7):
     """Ends leases. With id 0 no reply is sent; an unknown lease is counted and logged then."""
 
     leases: list[int]
     generations: list[int]
 
 
-class Reserve(Message, tag=8):
+class Reserve(Message, frozen=True, tag=8):
     """Places for new blocks: all of the batch or none, by the deadline. Empty `parents`/`depths`/`tokens` mean unknown."""
 
     namespace: int
@@ -131,14 +131,14 @@ class Reserve(Message, tag=8):
     hint: HintFields | None = None
 
 
-class Advance(Message, tag=9):
+class Advance(Message, frozen=True, tag=9):
     """Layers [0, layer) of these reservations' payloads are written."""
 
     reservations: list[int]
     layer: int
 
 
-class Commit(Message, tag=10):
+class Commit(Message, frozen=True, tag=10):
     """Publishes blocks. `digests` (xxh3_128, big endian) are compared if given; empty bytes compare nothing."""
 
     reservations: list[int]
@@ -149,24 +149,24 @@ class Commit(Message, tag=10):
     """Answer when the blocks survive a crash, not when they are readable."""
 
 
-class Abort(Message, tag=11):
+class Abort(Message, frozen=True, tag=11):
     reservations: list[int]
     generations: list[int]
 
 
-class Pin(Message, tag=12):
+class Pin(Message, frozen=True, tag=12):
     """Pins count: n pins need n unpins. A block that is pinned is not evicted."""
 
     namespace: int
     keys: list[bytes]
 
 
-class Unpin(Message, tag=13):
+class Unpin(Message, frozen=True, tag=13):
     namespace: int
     keys: list[bytes]
 
 
-class SetTtl(Message, tag=14):
+class SetTtl(Message, frozen=True, tag=14):
     """Blocks vanish `ttl_ms` from now; 0 = they stay until evicted."""
 
     namespace: int
@@ -174,21 +174,21 @@ class SetTtl(Message, tag=14):
     ttl_ms: int
 
 
-class Evict(Message, tag=15):
+class Evict(Message, frozen=True, tag=15):
     """Deletes blocks from all tiers, durably. Those that are leased stay readable for their holders."""
 
     namespace: int
     keys: list[bytes]
 
 
-class Stat(Message, tag=16):
+class Stat(Message, frozen=True, tag=16):
     """With keys: those blocks. Without: the daemon, its tiers and its namespaces."""
 
     namespace: int = 0
     keys: list[bytes] = []
 
 
-class ListBlocks(Message, tag=17):
+class ListBlocks(Message, frozen=True, tag=17):
     """Keys of a namespace in byte order, after `after`, that start with `prefix`."""
 
     namespace: int
@@ -197,7 +197,7 @@ class ListBlocks(Message, tag=17):
     limit: int = 1000
 
 
-class Verify(Message, tag=18):
+class Verify(Message, frozen=True, tag=18):
     """Reads these blocks (all tiers they are in) and checks them; wrong copies are quarantined."""
 
     namespace: int
@@ -205,32 +205,16 @@ class Verify(Message, tag=18):
     deadline_ms: int
 
 
-Request = (
-    Hello
-    | Open
-    | Match
-    | Acquire
-    | Adopt
-    | Expect
-    | Release
-    | Reserve
-    | Advance
-    | Commit
-    | Abort
-    | Pin
-    | Unpin
-    | SetTtl
-    | Evict
-    | Stat
-    | ListBlocks
-    | Verify
-)
+ReadRequest = Match | Acquire | Adopt | Expect | Release
+WriteRequest = Reserve | Advance | Commit | Abort
+BlockRequest = Pin | Unpin | SetTtl | Evict | Stat | ListBlocks | Verify
+Request = Hello | Open | ReadRequest | WriteRequest | BlockRequest
 
 
 # --- replies ---------------------------------------------------------------------------------------------------------
 
 
-class Welcome(Message, tag=101):
+class Welcome(Message, frozen=True, tag=101):
     protocol: int
     version: str
     daemon: bytes
@@ -249,7 +233,7 @@ class Welcome(Message, tag=101):
     hbm_handle: bytes = b""
 
 
-class Opened(Message, tag=102):
+class Opened(Message, frozen=True, tag=102):
     namespace: int
     """Handle for this connection's further requests."""
     name: str
@@ -263,14 +247,14 @@ class Opened(Message, tag=102):
     tenant: str
 
 
-class Matched(Message, tag=103):
+class Matched(Message, frozen=True, tag=103):
     """`tiers[i]` is block i's fastest tier and `seconds[i]` the predicted time until blocks 0..i are loaded; both end with the prefix."""
 
     tiers: bytes
     seconds: list[float]
 
 
-class Acquired(Message, tag=104):
+class Acquired(Message, frozen=True, tag=104):
     """Leased extents: item `index[i]` of the request lies at [offset, offset + size) of the arena."""
 
     index: list[int]
@@ -284,7 +268,7 @@ class Acquired(Message, tag=104):
     token: bytes = b""
 
 
-class Adopted(Message, tag=105):
+class Adopted(Message, frozen=True, tag=105):
     keys: list[bytes]
     leases: list[int]
     generations: list[int]
@@ -293,7 +277,7 @@ class Adopted(Message, tag=105):
     tiers: bytes
 
 
-class Progress(Message, tag=106):
+class Progress(Message, frozen=True, tag=106):
     """Layers [0, layer) of item `index` of a waiting Acquire are written by its producer, but not yet published."""
 
     index: int
@@ -301,7 +285,7 @@ class Progress(Message, tag=106):
     layers: int
 
 
-class Reserved(Message, tag=107):
+class Reserved(Message, frozen=True, tag=107):
     """Reservation 0 means `have_it`: nothing to write. Offsets are in the descriptor that Welcome gave for writing."""
 
     reservations: list[int]
@@ -316,13 +300,13 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     data: dict[str, str | int | float]
 
 
-class Committed(Message, tag=108):
+class Committed(Message, frozen=True, tag=108):
     states: bytes
     """A CommitState an item."""
     failures: list[Failure] = []
 
 
-class Done(Message, tag=109):
+class Done(Message, frozen=True, tag=109):
     """The request took effect; `count` items were changed where that says something."""
 
     count: int = 0
@@ -346,7 +330,7 @@ class BlockStat(msgspec.Struct, frozen=True, array_like=True):
     """Wall clock."""
 
 
-class Blocks(Message, tag=110):
+class Blocks(Message, frozen=True, tag=110):
     """Blocks in the order asked; None for those that are not here."""
 
     blocks: list[BlockStat | None]
@@ -377,7 +361,7 @@ class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
-class Status(Message, tag=111):
+class Status(Message, frozen=True, tag=111):
     node: str
     version: str
     uptime_seconds: float
@@ -388,7 +372,7 @@ class Status(Message, tag=111):
     clients: int
 
 
-class Failed(Message, tag=199):
+class Failed(Message, frozen=True, tag=199):
     """The request failed as a whole: `error` is a class of mooncask.errors, `data` its attributes."""
 
     error: str
