@@ -1,0 +1,69 @@
+# Everything runs in .venv, which is made on first use and again whenever pyproject.toml or constraints.txt change.
+# A fresh Debian 12 needs "apt-get install -y make python3-venv" beforehand, nothing else.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+N ?= 200
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+.PHONY: help venv demo check test test-all test-deps torture bench clean
+
+help:
+	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
+	@echo "make test        the fast set of tests, at most 12 minutes on 2 cores"
+	@echo "make test-all    every test, what CI runs"
+	@echo "make check       format, lint, types, layout"
+	@echo "make torture     crash tests, N=$(N) rounds"
+	@echo "make bench       measure the store beside its limits (build/bench.json)"
+	@echo "make test-deps   Debian packages that some tests want; as root only"
+	@echo "make clean       remove .venv, build and caches"
+
+venv: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	    { echo "$(PYTHON) cannot make environments; as root: apt-get install -y python3-venv" >&2; exit 1; }
+	@echo "Setting up .venv (downloads PyTorch and what else constraints.txt lists; minutes at first)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/mooncask demo
+
+check: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(PYTEST) -q tests/test_layout.py
+
+test: $(STAMP) test-deps
+	@$(PYTEST) -m "not slow"
+
+test-all: $(STAMP) test-deps
+	@$(PYTEST)
+
+# Tests that mount a file system skip, saying so, where these packages are missing.
+test-deps:
+	@if ! command -v fusermount3 >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	    { apt-get -qq update && apt-get -qq install -y --no-install-recommends fuse3 libfuse3-3 >/dev/null; } \
+	    || echo "fuse3 could not be installed; tests that mount a file system will skip"; \
+	fi
+
+torture: $(STAMP) test-deps
+	@TORTURE_ROUNDS=$(N) $(PYTEST) -m slow --timeout=0 tests/crash
+
+bench: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/mooncask bench store --json build/bench.json
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
