@@ -41,7 +41,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(PYTEST) -q tests/test_layout.py
 
 test: $(STAMP) test-deps
