@@ -1,0 +1,225 @@
+"""Every block of the node in memory: which, how big, where, how used. Hit lookups touch nothing else.
+
+A block is a slot: an index into columns of plain machine integers, 99 bytes a block; with its key, its namespace's
+dictionary entry and the slot number itself about 250. Objects of 20 attributes a block would take four times that.
+Slots are reused; (slot, sequence) is not: after an `await`, compare `sequence[slot]` with the one seen before.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+from mooncask.tiers.block import BlockRecord, Extent, TierName, aligned
+from mooncask.tiers.namespace import Namespace, NamespaceRegistry
+
+NOWHERE = -1
+NO_PARENT = -1
+CHECKSUM_BYTES = 16
+
+
+class Catalogue:
+    """The columns and what keeps them consistent. Owned by the event loop's thread."""
+
+    def __init__(self, registry: NamespaceRegistry) -> None:
+        self.registry = registry
+        self.keys: list[bytes] = []
+        self.parents: list[bytes] = []
+        """Key of the block before it in its chain; the very object that is the parent's key where that is here."""
+        self.namespace = array("I")
+        self.size = array("I")
+        self.sequence = array("Q")
+        """0 = the slot is free."""
+        self.parent_slot = array("i")
+        self.children = array("I")
+        self.depth = array("I")
+        self.tokens = array("I")
+        self.hits = array("I")
+        self.pins = array("I")
+        self.ttl = array("d")
+        """Wall clock second at which the block vanishes, 0 = never."""
+        self.created = array("I")
+        self.checksums = bytearray()
+        self.nvme_offset = array("q")
+        self.nvme_generation = array("I")
+        self.nvme_length = array("I")
+        self.where = bytearray()
+        """The fastest TierName that has the block, 0 = none yet."""
+        self.dram: dict[int, Extent] = {}
+        self.hbm: dict[int, Extent] = {}
+        self.highest_sequence = 0
+        self.pinned_bytes = 0
+        self.pinned_dram_bytes = 0
+        """Of `pinned_bytes`, those whose block has a copy in DRAM. Both count whole extents."""
+        self._free: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.keys) - len(self._free)
+
+    def slots(self) -> Iterator[int]:
+        """Slots in use."""
+        return (slot for slot, sequence in enumerate(self.sequence) if sequence)
+
+    # --- entering and leaving ---
+
+    def insert(self, namespace: Namespace, record: BlockRecord, created_seconds: float) -> int:
+        """A new block, in no tier yet. The key must not be there."""
+        assert record.key not in namespace.index
+        slot = self._free.pop() if self._free else self._grow()
+        parent_slot = namespace.index.get(record.parent, NO_PARENT) if record.parent else NO_PARENT
+        self.keys[slot] = record.key
+        self.parents[slot] = record.parent if parent_slot == NO_PARENT else self.keys[parent_slot]
+        self.namespace[slot] = namespace.id
+        self.size[slot] = record.size
+        self.sequence[slot] = record.sequence
+        self.parent_slot[slot] = parent_slot
+        self.depth[slot] = record.depth
+        self.tokens[slot] = record.tokens
+        self.created[slot] = int(created_seconds)
+        self.checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = record.checksum
+        if parent_slot != NO_PARENT:
+            self.children[parent_slot] += 1
+        namespace.add_key(record.key, slot)
+        namespace.bytes += record.size
+        self.highest_sequence = max(self.highest_sequence, record.sequence)
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """The block is gone from all tiers (the caller has taken its extents)."""
+        assert self.sequence[slot] and slot not in self.dram and slot not in self.hbm
+        namespace = self.owner(slot)
+        self.set_ttl(slot, 0.0)
+        self.add_pins(slot, -self.pins[slot])
+        namespace.remove_key(self.keys[slot])
+        namespace.bytes -= self.size[slot]
+        self._unlink(slot)
+        for column in (self.sequence, self.children, self.hits):
+            column[slot] = 0
+        self.nvme_offset[slot] = NOWHERE
+        self.where[slot] = 0
+        self.keys[slot] = self.parents[slot] = b""
+        self._free.append(slot)
+
+    def _unlink(self, slot: int) -> None:
+        # The parent's slot may have been reused since; a wrong count only makes leaf-first a little less exact.
+        parent = self.parent_slot[slot]
+        if parent != NO_PARENT and self.keys[parent] == self.parents[slot] and self.children[parent]:
+            self.children[parent] -= 1
+
+    def _grow(self) -> int:
+        self.keys.append(b"")
+        self.parents.append(b"")
+        for column in (self.namespace, self.size, self.sequence, self.children, self.depth, self.tokens):
+            column.append(0)
+        for column in (self.hits, self.pins, self.created, self.nvme_generation, self.nvme_length):
+            column.append(0)
+        self.parent_slot.append(NO_PARENT)
+        self.ttl.append(0.0)
+        self.nvme_offset.append(NOWHERE)
+        self.checksums.extend(bytes(CHECKSUM_BYTES))
+        self.where.append(0)
+        return len(self.keys) - 1
+
+    # --- reading ---
+
+    def owner(self, slot: int) -> Namespace:
+        namespace = self.registry.by_id(self.namespace[slot])
+        assert namespace is not None
+        return namespace
+
+    def checksum(self, slot: int) -> bytes:
+        return bytes(self.checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES])
+
+    def record(self, slot: int) -> BlockRecord:
+        return BlockRecord(
+            namespace=self.namespace[slot],
+            key=self.keys[slot],
+            size=self.size[slot],
+            checksum=self.checksum(slot),
+            sequence=self.sequence[slot],
+            parent=self.parents[slot],
+            depth=self.depth[slot],
+            tokens=self.tokens[slot],
+        )
+
+    def find(self, record: BlockRecord) -> int | None:
+        """The slot of exactly this copy (same sequence), or None."""
+        namespace = self.registry.by_id(record.namespace)
+        slot = namespace.index.get(record.key) if namespace else None
+        return slot if slot is not None and self.sequence[slot] == record.sequence else None
+
+    def is_leaf(self, slot: int) -> bool:
+        return self.children[slot] == 0
+
+    def nvme_extent(self, slot: int) -> Extent | None:
+        if self.nvme_offset[slot] == NOWHERE:
+            return None
+        return Extent(
+            TierName.NVME,
+            self.nvme_offset[slot],
+            self.nvme_length[slot],
+            self.nvme_generation[slot],
+            size=self.size[slot],
+        )
+
+    # --- where it is ---
+
+    def place_dram(self, slot: int, extent: Extent) -> None:
+        self.dram[slot] = extent
+        if self.pins[slot]:
+            self.pinned_dram_bytes += aligned(self.size[slot])
+        self._note_where(slot)
+
+    def take_dram(self, slot: int) -> Extent:
+        extent = self.dram.pop(slot)
+        if self.pins[slot]:
+            self.pinned_dram_bytes -= aligned(self.size[slot])
+        self._note_where(slot)
+        return extent
+
+    def place_hbm(self, slot: int, extent: Extent) -> None:
+        self.hbm[slot] = extent
+        self._note_where(slot)
+
+    def take_hbm(self, slot: int) -> Extent:
+        extent = self.hbm.pop(slot)
+        self._note_where(slot)
+        return extent
+
+    def place_nvme(self, slot: int, extent: Extent) -> None:
+        self.nvme_offset[slot] = extent.offset
+        self.nvme_length[slot] = extent.length
+        self.nvme_generation[slot] = extent.generation
+        self._note_where(slot)
+
+    def take_nvme(self, slot: int) -> Extent:
+        extent = self.nvme_extent(slot)
+        assert extent is not None
+        self.nvme_offset[slot] = NOWHERE
+        self._note_where(slot)
+        return extent
+
+    def _note_where(self, slot: int) -> None:
+        if slot in self.hbm:
+            self.where[slot] = TierName.HBM
+        elif slot in self.dram:
+            self.where[slot] = TierName.DRAM
+        else:
+            self.where[slot] = 0 if self.nvme_offset[slot] == NOWHERE else TierName.NVME
+
+    # --- pins and time to live ---
+
+    def add_pins(self, slot: int, pins: int) -> None:
+        """Pins count; the first and the last of a block change the pinned bytes."""
+        before = bool(self.pins[slot])
+        self.pins[slot] += pins
+        change = (bool(self.pins[slot]) - before) * aligned(self.size[slot])
+        self.pinned_bytes += change
+        if slot in self.dram:
+            self.pinned_dram_bytes += change
+
+    def set_ttl(self, slot: int, deadline_seconds: float) -> None:
+        """`deadline_seconds` on the wall clock; 0 = none."""
+        self.owner(slot).ttl_blocks += bool(deadline_seconds) - bool(self.ttl[slot])
+        self.ttl[slot] = deadline_seconds
+
+    def expired(self, slot: int, now_seconds: float) -> bool:
+        return 0.0 < self.ttl[slot] <= now_seconds

@@ -1,0 +1,148 @@
+"""What goes on beside requests: times to live run out, a slow scrub checks every copy, pins and TTLs reach the disk."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from mooncask.errors import CorruptBlock, MooncaskError, PinLimitExceeded
+from mooncask.tiers.block import TierName, aligned, printable_key
+from mooncask.tiers.catalogue import NOWHERE
+from mooncask.tiers.parts import Parts
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 1.0
+"""How late a block may vanish from the catalogue after its time; lookups see it expired at once."""
+
+
+class Housekeeping:
+    """Background tasks of one store, and the calls that share their code."""
+
+    def __init__(self, parts: Parts, quarantine: Callable[[int, CorruptBlock], None]) -> None:
+        self._parts = parts
+        self._catalogue = parts.catalogue
+        self._quarantine = quarantine
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._sweep_for_ever()))
+        if self._parts.config.scrub_bytes_per_second > 0:
+            self._tasks.append(loop.create_task(self._scrub_for_ever()))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # --- pins and times to live ---
+
+    async def pin(self, slot: int) -> None:
+        catalogue, parts = self._catalogue, self._parts
+        if not catalogue.pins[slot]:
+            length, limit = aligned(catalogue.size[slot]), parts.held_limit_bytes()
+            if slot in catalogue.dram and catalogue.pinned_dram_bytes + length > limit:
+                raise PinLimitExceeded("dram", catalogue.pinned_dram_bytes + length, limit)
+            if slot not in catalogue.dram and catalogue.pinned_bytes + length > parts.held_limit_nvme_bytes():
+                raise PinLimitExceeded("nvme", catalogue.pinned_bytes + length, parts.held_limit_nvme_bytes())
+        catalogue.add_pins(slot, 1)
+        await self._save(slot)
+
+    async def unpin(self, slot: int) -> None:
+        if self._catalogue.pins[slot]:
+            self._catalogue.add_pins(slot, -1)
+            self._parts.copies.room_changed()
+            await self._save(slot)
+
+    async def set_ttl(self, slot: int, seconds: float | None) -> None:
+        self._catalogue.set_ttl(slot, 0.0 if seconds is None else time.time() + seconds)
+        await self._save(slot)
+
+    async def _save(self, slot: int) -> None:
+        """Pins and times live in the disk index beside the block, once it is there."""
+        catalogue, nvme = self._catalogue, self._parts.nvme
+        if nvme is not None and catalogue.nvme_offset[slot] != NOWHERE:
+            await nvme.put_meta(catalogue.record(slot), catalogue.ttl[slot], catalogue.pins[slot])
+
+    async def _sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            self.sweep(time.time())
+            self._parts.recency.flush()
+
+    def sweep(self, now_seconds: float) -> int:
+        """Forget what has expired; returns how many blocks that were."""
+        catalogue = self._catalogue
+        expired = [
+            slot
+            for namespace in self._parts.registry
+            if namespace.ttl_blocks
+            for slot in namespace.index.values()
+            if catalogue.expired(slot, now_seconds)
+        ]
+        for slot in expired:
+            self._parts.copies.forget(slot, "expired")
+        return len(expired)
+
+    # --- checking ---
+
+    async def verify(self, slot: int) -> bool:
+        """Whether every copy of the block is right; a wrong one takes the block into quarantine."""
+        sequence = self._catalogue.sequence[slot]
+        for check in (self._check_dram, self._check_nvme):
+            try:
+                await check(slot)
+            except CorruptBlock as error:
+                if self._catalogue.sequence[slot] == sequence:
+                    self._quarantine(slot, error)
+                return False
+            if self._catalogue.sequence[slot] != sequence:
+                return True  # it left by itself: nothing to check any more
+        return True
+
+    async def _check_dram(self, slot: int) -> None:
+        parts = self._parts
+        [extent] = parts.copies.hold([slot])
+        if extent is None:
+            return
+        want = self._catalogue.checksum(slot)
+        try:
+            if await parts.dram.checksum(extent, self._catalogue.size[slot]) != want:
+                raise CorruptBlock(
+                    printable_key(self._catalogue.keys[slot]), TierName.DRAM.name.lower(), "wrong checksum"
+                )
+        finally:
+            parts.copies.drop(extent)
+
+    async def _check_nvme(self, slot: int) -> None:
+        """Reads into memory of its own, since the arena's is for those who wait."""
+        parts, catalogue = self._parts, self._catalogue
+        place = catalogue.nvme_extent(slot)
+        if parts.nvme is None or place is None:
+            return
+        buffer = memoryview(bytearray(aligned(max(1, catalogue.size[slot]))))
+        sequence = catalogue.sequence[slot]
+        try:
+            await parts.nvme.read(place, catalogue.record(slot), buffer)
+        except CorruptBlock:
+            now = catalogue.nvme_extent(slot) if catalogue.sequence[slot] == sequence else None
+            if now is not None and (now.offset, now.generation) == (place.offset, place.generation):
+                raise  # else the reclaimer moved it while we read
+
+    async def _scrub_for_ever(self) -> None:
+        """Round after round over all slots, at most `scrub_bytes_per_second`."""
+        while True:
+            for slot in list(self._catalogue.slots()):
+                if self._catalogue.sequence[slot]:
+                    await self._scrub_one(slot)
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _scrub_one(self, slot: int) -> None:
+        size = self._catalogue.size[slot]
+        try:
+            await self.verify(slot)
+        except MooncaskError as error:  # a disk that is away: the next round tries again
+            log.warning("scrub: %s", error)
+        self._parts.counters["scrubbed_bytes"] += size
+        await asyncio.sleep(size / self._parts.config.scrub_bytes_per_second)

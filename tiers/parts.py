@@ -1,0 +1,258 @@
+"""What a store is built from, and the building of it: tiers, catalogue, policies and the movers between them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+
+from mooncask.errors import CorruptBlock
+from mooncask.tiers.arena import Arena
+from mooncask.tiers.block import BlockRecord, Extent, TierName
+from mooncask.tiers.bring_up import BringUp
+from mooncask.tiers.catalogue import Catalogue
+from mooncask.tiers.copies import Copies, TierPolicies
+from mooncask.tiers.dram import DramTier
+from mooncask.tiers.hbm import HbmTier
+from mooncask.tiers.hbm_promotion import HbmPromotion
+from mooncask.tiers.namespace import NamespaceRegistry
+from mooncask.tiers.nvme import NvmeTier
+from mooncask.tiers.policies import make_policy
+from mooncask.tiers.pressure import LeaveRules, Pressure
+from mooncask.tiers.recency import Recency
+from mooncask.tiers.requests import StoreConfig, StoreStatus, TierStatus
+from mooncask.tiers.room import Room
+from mooncask.tiers.sketch import FrequencySketch
+from mooncask.tiers.write_down import WriteDown
+
+
+class Parts:
+    """The parts of one store, wired. Holds no rules of its own but the sums that several parts share."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        dram: DramTier,
+        nvme: NvmeTier | None,
+        hbm: HbmTier | None,
+        registry: NamespaceRegistry,
+        catalogue: Catalogue,
+        executor: ThreadPoolExecutor,
+    ) -> None:
+        self.config, self.dram, self.nvme, self.hbm = config, dram, nvme, hbm
+        self.registry, self.catalogue, self._executor = registry, catalogue, executor
+        self.counters: Counter[str] = Counter()
+        self.policies = TierPolicies(
+            hbm=make_policy("lru", config.hbm_bytes),
+            dram=make_policy(config.dram_policy, config.dram_bytes),
+            nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 0),
+        )
+        self.copies = Copies(catalogue, dram, nvme, hbm, self.policies, self.counters)
+        self.recency = Recency(catalogue, self.policies)
+        self.rules = LeaveRules(catalogue)
+        self.room = Room(dram, self._evict_one_from_dram, config.queue_max)
+        self.copies.room_changed = self._room_changed
+        self.sketch = FrequencySketch(config.promote_window)
+        self.write_down: WriteDown | None = None
+        self.bring_up: BringUp | None = None
+        self.on_corrupt: Callable[[int, CorruptBlock], None] = lambda slot, error: None
+        self.reserved_bytes = 0
+        self.held_less = asyncio.Event()
+        self._background: set[asyncio.Task[None]] = set()
+        if nvme is not None:
+            self._wire_nvme(nvme)
+        if hbm is not None:
+            promotion = HbmPromotion(hbm, self.copies, self.recency, self.sketch, config.promote_after, self.background)
+            self.recency.on_use = promotion.used
+
+    def _wire_nvme(self, nvme: NvmeTier) -> None:
+        config = self.config
+        self.rules.nvme_takes_writes = True
+        self.write_down = WriteDown(nvme, self.copies, self.recency, self.rules, self.counters, config.dirty_bytes_max)
+        self.bring_up = BringUp(
+            nvme,
+            self.copies,
+            self.room,
+            self.recency,
+            self.sketch,
+            config.promote_after,
+            lambda slot, error: self.on_corrupt(slot, error),
+            config.load_seconds_max,
+            self.counters,
+        )
+
+    # --- shared sums ---
+
+    def next_sequence(self) -> int:
+        self.catalogue.highest_sequence += 1
+        return self.catalogue.highest_sequence
+
+    def held_limit_bytes(self) -> int:
+        return int(self.config.held_share * self.config.dram_bytes)
+
+    def held_limit_nvme_bytes(self) -> int:
+        return int(self.config.held_share * self.nvme.usable_bytes) if self.nvme is not None else 0
+
+    def held_bytes(self) -> int:
+        """DRAM that can't be had by evicting: leased, reserved, pinned. A pinned block that is leased counts twice, on the safe side."""
+        return self.copies.leased_bytes + self.reserved_bytes + self.catalogue.pinned_dram_bytes
+
+    def release_reserved(self, size_bytes: int) -> None:
+        self.reserved_bytes -= size_bytes
+        self._room_changed()
+
+    def nvme_bytes_per_second(self) -> float:
+        return self.bring_up.rate.bytes_per_second if self.bring_up is not None else 1.0
+
+    async def settle(self, extent: Extent, size: int, source: memoryview | None) -> bytes:
+        """The payload in its extent, the pad behind it zero; returns the checksum."""
+        if source is not None:
+            await self.dram.fill(extent, source[:size])
+        else:
+            self.dram.zero_pad(extent, size)
+        return await self.dram.checksum(extent, size)
+
+    # --- eviction from DRAM ---
+
+    def _evict_one_from_dram(self) -> Pressure:
+        self.recency.flush()
+        self.rules.nvme_takes_writes = self.nvme is not None and self.nvme.state == "ok"
+        slot = self.policies.dram.evict(self.rules.may_leave_dram)
+        if slot is None:
+            return Pressure.NOTHING
+        if self.rules.needs_writing(slot):
+            self._demote(slot)
+            return Pressure.STARTED
+        if self.catalogue.nvme_extent(slot) is not None:
+            self.copies.drop_dram(slot)
+            self.counters["evicted_dram_copies"] += 1
+        else:
+            self._count_loss(slot)
+            self.copies.forget(slot, "dram")
+        return Pressure.FREED
+
+    def _count_loss(self, slot: int) -> None:
+        """A block that should have been on NVMe and is not, since the disk failed."""
+        if self.nvme is not None and self.nvme.state != "ok" and self.rules.wants_nvme(slot):
+            self.counters["lost_dirty"] += 1
+
+    def _demote(self, slot: int) -> None:
+        assert self.write_down is not None
+        sequence = self.catalogue.sequence[slot]
+        self.write_down.start(slot).add_done_callback(lambda _: self._demoted(slot, sequence))
+
+    def _demoted(self, slot: int, sequence: int) -> None:
+        """Written below, now forget above; if either can't be, it stays and queues up again."""
+        if self.catalogue.sequence[slot] != sequence or slot not in self.catalogue.dram:
+            return
+        written = self.catalogue.nvme_extent(slot) is not None
+        if written and self.catalogue.dram[slot].references == 1:
+            self.copies.drop_dram(slot)
+            self.counters["demoted"] += 1
+        else:
+            self.recency.entered_dram(slot)
+        self.copies.room_changed()
+
+    def _room_changed(self) -> None:
+        self.room.changed()
+        self.held_less.set()
+        self.held_less.clear()
+
+    # --- the life of the whole ---
+
+    def background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def close(self) -> None:
+        if self._background:
+            await asyncio.wait(set(self._background))
+        if self.bring_up is not None:
+            await self.bring_up.drained()
+        for tier in (self.nvme, self.hbm, self.dram):
+            if tier is not None:
+                await tier.close()
+        self._executor.shutdown()
+
+    def status(self) -> StoreStatus:
+        dirty = self.write_down.dirty_bytes if self.write_down is not None else 0
+        return StoreStatus(self._tier_statuses(), self.room.waiting, dirty)
+
+    def _tier_statuses(self) -> list[TierStatus]:
+        catalogue, dram = self.catalogue, self.dram
+        leased, reserved = self.copies.leased_bytes, self.reserved_bytes
+        statuses = [
+            TierStatus(
+                TierName.DRAM, dram.capacity_bytes, dram.used_bytes, len(catalogue.dram), catalogue.pinned_dram_bytes,
+                leased, reserved, self.config.dram_policy, dram.state,
+            )
+        ]  # fmt: skip
+        if self.hbm is not None:
+            hbm = self.hbm
+            statuses.insert(
+                0,
+                TierStatus(TierName.HBM, hbm.capacity_bytes, hbm.used_bytes, len(catalogue.hbm), 0, 0, 0, "lru", "ok"),
+            )
+        if self.nvme is not None:
+            nvme = self.nvme
+            statuses.append(
+                TierStatus(
+                    TierName.NVME, nvme.usable_bytes, nvme.used_bytes, len(self.policies.nvme), catalogue.pinned_bytes,
+                    0, 0, self.config.nvme_policy, nvme.state,
+                )
+            )  # fmt: skip
+        return statuses
+
+
+async def build_parts(config: StoreConfig) -> Parts:
+    """Tiers opened, the catalogue filled from the disk index, the arena being populated."""
+    executor = ThreadPoolExecutor(config.copy_threads, thread_name_prefix="copy")
+    registry = NamespaceRegistry()
+    catalogue = Catalogue(registry)
+    nvme = None
+    if config.nvme is not None:
+        nvme = await NvmeTier.open(config.nvme, is_live=_is_live(catalogue), moved=_moved(catalogue))
+    arena = Arena(config.dram_bytes, huge_pages=config.huge_pages, trusted_writers=config.trusted_writers)
+    dram = DramTier(arena, executor)
+    hbm = HbmTier.open(config.hbm_device, config.hbm_bytes, executor) if config.hbm_bytes else None
+    parts = Parts(config, dram, nvme, hbm, registry, catalogue, executor)
+    if nvme is not None:
+        _recover(parts, nvme)
+    dram.start(parts.room.changed)
+    return parts
+
+
+def _is_live(catalogue: Catalogue) -> Callable[[BlockRecord], Extent | None]:
+    def is_live(record: BlockRecord) -> Extent | None:
+        slot = catalogue.find(record)
+        return None if slot is None else catalogue.nvme_extent(slot)
+
+    return is_live
+
+
+def _moved(catalogue: Catalogue) -> Callable[[BlockRecord, Extent, Extent], bool]:
+    def moved(record: BlockRecord, old: Extent, new: Extent) -> bool:
+        slot = catalogue.find(record)
+        if slot is None or catalogue.nvme_offset[slot] != old.offset:
+            return False
+        catalogue.place_nvme(slot, new)
+        return True
+
+    return moved
+
+
+def _recover(parts: Parts, nvme: NvmeTier) -> None:
+    """Fill the catalogue with what the disk index holds, oldest first, so that recency starts as the order of writing."""
+    catalogue, registry = parts.catalogue, parts.registry
+    registry.restore(nvme.saved_namespaces())
+    for block in nvme.recovered:
+        namespace = registry.by_id(block.record.namespace)
+        if namespace is None:
+            nvme.forget(block.extent, block.record)
+            continue
+        slot = catalogue.insert(namespace, block.record, 0.0)
+        catalogue.place_nvme(slot, block.extent)
+        catalogue.add_pins(slot, block.pins)
+        catalogue.set_ttl(slot, block.ttl_deadline)
+        parts.recency.entered_nvme(slot)
+    catalogue.highest_sequence = max(catalogue.highest_sequence, nvme.highest_sequence)

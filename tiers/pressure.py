@@ -1,0 +1,56 @@
+"""Who leaves DRAM and NVMe when room is needed: rules on top of the policies' order. Decides; carries nothing out.
+
+The rules (docs/ARCHITECTURE.md, "Move"): nothing that is in use leaves; a block is written below before it is
+forgotten above; what would be forgotten from its last tier must be a leaf, unpinned and of an evictable namespace.
+"""
+
+from enum import Enum
+
+from mooncask.tiers.block import WriteMode
+from mooncask.tiers.catalogue import NOWHERE, Catalogue
+
+
+class Pressure(Enum):
+    """What one step of eviction achieved."""
+
+    FREED = "room was made at once"
+    STARTED = "a block is on its way down; room follows"
+    NOTHING = "nothing may leave now"
+
+
+class LeaveRules:
+    """Answers `may_leave` for the policies of both tiers."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self.nvme_takes_writes = False
+        """Kept up to date by the store: there is an NVMe tier and it is not degraded."""
+
+    def may_leave_dram(self, slot: int) -> bool:
+        extent = self._catalogue.dram.get(slot)
+        if extent is None or extent.references != 1:
+            return False
+        if self._catalogue.nvme_offset[slot] != NOWHERE or self.needs_writing(slot):
+            return True
+        return self.may_be_forgotten(slot)
+
+    def needs_writing(self, slot: int) -> bool:
+        """Whether leaving DRAM means being written to NVMe first."""
+        if not self.nvme_takes_writes or self._catalogue.nvme_offset[slot] != NOWHERE:
+            return False
+        return self._catalogue.owner(slot).spec.mode is WriteMode.WRITE_BACK
+
+    def wants_nvme(self, slot: int) -> bool:
+        return self._catalogue.owner(slot).spec.mode is not WriteMode.MEMORY
+
+    def may_leave_nvme(self, slot: int) -> bool:
+        """With a copy in DRAM the one below is only the spare; without, the block is forgotten."""
+        catalogue = self._catalogue
+        if catalogue.nvme_offset[slot] == NOWHERE or catalogue.pins[slot] or not catalogue.owner(slot).spec.evictable:
+            return False
+        return slot in catalogue.dram or catalogue.is_leaf(slot)
+
+    def may_be_forgotten(self, slot: int) -> bool:
+        """Whether the block's last copy may go."""
+        catalogue = self._catalogue
+        return not catalogue.pins[slot] and catalogue.is_leaf(slot) and catalogue.owner(slot).spec.evictable

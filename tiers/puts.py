@@ -1,0 +1,216 @@
+"""Putting blocks: a place to write, a check, one atomic publish, and the way down.
+
+In a KV namespace the first commit of a key wins and later ones are dropped (`have_it`): equal tokens may have KV that
+differs in its low bits, and either is right. In an object namespace a later commit replaces the block.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from mooncask.errors import (
+    BadRequest,
+    BlockTooLarge,
+    Busy,
+    DeadlineExceeded,
+    DigestMismatch,
+    EmptyBlock,
+    LengthMismatch,
+    NoSuchBlock,
+    PinLimitExceeded,
+    TierDegraded,
+    UnknownReservation,
+)
+from mooncask.tiers.block import BlockRecord, Extent, WriteMode, aligned, printable_key
+from mooncask.tiers.catalogue import NOWHERE
+from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.parts import Parts
+from mooncask.tiers.requests import PutRequest, Reservation
+
+
+class Puts:
+    """The writing half of the store."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._catalogue = parts.catalogue
+        self._copies = parts.copies
+
+    # --- reserve ---
+
+    async def reserve(
+        self, namespace: Namespace, requests: Sequence[PutRequest], deadline: float
+    ) -> list[Reservation | None]:
+        """Places for all of `requests` or for none, first come first served, until `deadline` (`time.monotonic()`).
+
+        None stands for a block that is here already. Raises LengthMismatch, BlockTooLarge, EmptyBlock,
+        PinLimitExceeded (more than may ever be held), Busy (no room by the deadline).
+        """
+        for request in requests:
+            self._check(namespace, request)
+        missing = [not self._have(namespace, request) for request in requests]
+        # An empty object still occupies one unit: every reservation has an extent.
+        sizes = [max(1, request.size) for request, wanted in zip(requests, missing, strict=True) if wanted]
+        places = iter(await self._take(namespace, sizes, deadline))
+        # A block that somebody else published while we waited is reserved all the same; its commit answers have_it.
+        return [
+            self._reservation(namespace, request, next(places)) if wanted else None
+            for request, wanted in zip(requests, missing, strict=True)
+        ]
+
+    def _check(self, namespace: Namespace, request: PutRequest) -> None:
+        size_max = self._parts.config.block_bytes_max
+        if request.size > size_max:
+            raise BlockTooLarge(request.size, size_max)
+        if request.size == 0 and namespace.spec.kind == "kv":
+            raise EmptyBlock(printable_key(request.key))
+        if not request.key:
+            raise BadRequest("a block's key can't be empty")
+
+    def _have(self, namespace: Namespace, request: PutRequest) -> bool:
+        """Whether this KV block is here with the same length; LengthMismatch if with another."""
+        slot = namespace.index.get(request.key)
+        if slot is None or namespace.spec.kind == "object":
+            return False
+        self._check_length(slot, request)
+        return not self._catalogue.expired(slot, time.time())
+
+    def _check_length(self, slot: int, request: PutRequest) -> None:
+        have = self._catalogue.size[slot]
+        if have != request.size:
+            raise LengthMismatch(printable_key(request.key), have, request.size)
+
+    async def _take(self, namespace: Namespace, sizes: Sequence[int], deadline: float) -> list[Extent]:
+        if not sizes:
+            return []
+        parts = self._parts
+        needed = sum(map(aligned, sizes))
+        limit = parts.held_limit_bytes()
+        if parts.catalogue.pinned_dram_bytes + needed > limit:
+            raise PinLimitExceeded("dram", parts.catalogue.pinned_dram_bytes + needed, limit)
+        if parts.write_down is not None and namespace.spec.mode is not WriteMode.MEMORY:
+            await parts.write_down.below_dirty_limit(deadline)
+        await self._below_held_limit(needed, limit, deadline)
+        parts.reserved_bytes += needed  # counted while it waits too, or two waiters could pass the limit together
+        try:
+            return await parts.room.take(sizes, deadline, f"reserve of {len(sizes)} blocks")
+        except BaseException:
+            parts.release_reserved(needed)
+            raise
+
+    async def _below_held_limit(self, needed: int, limit: int, deadline: float) -> None:
+        """Leases and reservations of others end: worth waiting for, until the deadline."""
+        started = time.monotonic()
+        while self._parts.held_bytes() + needed > limit:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                    await self._parts.held_less.wait()
+            except TimeoutError as exc:
+                what = (
+                    f"{self._parts.held_bytes()} bytes of DRAM are leased, pinned or reserved, at most {limit} may be"
+                )
+                raise Busy(what, time.monotonic() - started) from exc
+
+    def _reservation(self, namespace: Namespace, request: PutRequest, extent: Extent) -> Reservation:
+        extent.size = request.size
+        return Reservation(namespace, request, extent)
+
+    # --- commit and abort ---
+
+    async def commit(self, reservation: Reservation, digest: bytes, source: memoryview | None) -> bool:
+        """Publish a reservation's bytes: True = published, False = somebody was first.
+
+        `source`: where the bytes are, if not in the extent itself. `digest`: the writer's xxh3_128, compared if given;
+        DigestMismatch aborts the reservation. UnknownReservation when it has ended, also while this ran.
+        """
+        self._must_be_open(reservation)
+        extent, request = reservation.extent, reservation.request
+        checksum = await self._parts.settle(extent, request.size, source)
+        self._must_be_open(reservation)  # its writer may have died while the checksum ran
+        if digest and digest != checksum:
+            self.abort(reservation)
+            raise DigestMismatch(printable_key(request.key), digest.hex(), checksum.hex())
+        return self._publish(reservation, checksum)
+
+    def _must_be_open(self, reservation: Reservation) -> None:
+        if not reservation.open:
+            raise UnknownReservation(reservation.extent.generation)
+
+    def _publish(self, reservation: Reservation, checksum: bytes) -> bool:
+        """No await in here: the block appears in one step."""
+        namespace, request = reservation.namespace, reservation.request
+        slot = namespace.index.get(request.key)
+        if slot is not None and self._catalogue.expired(slot, time.time()):
+            self._copies.forget(slot, "expired")
+            slot = None
+        if slot is not None and namespace.spec.kind == "kv":
+            self.abort(reservation)
+            self._check_length(slot, request)
+            return False
+        if slot is not None:
+            self._replace(slot)
+        self._enter(reservation, checksum)
+        return True
+
+    def _replace(self, slot: int) -> None:
+        """An object's older version leaves memory now, and the disk when the newer one is there."""
+        key = (self._catalogue.namespace[slot], self._catalogue.keys[slot])
+        place = self._copies.supersede(slot)
+        if place is not None and self._parts.write_down is not None:
+            self._parts.write_down.supersede(key, place)
+        self._parts.counters["replaced"] += 1
+
+    def _enter(self, reservation: Reservation, checksum: bytes) -> None:
+        parts, request, namespace = self._parts, reservation.request, reservation.namespace
+        record = BlockRecord(
+            namespace=namespace.id,
+            key=request.key,
+            size=request.size,
+            checksum=checksum,
+            sequence=parts.next_sequence(),
+            parent=request.parent,
+            depth=request.depth,
+            tokens=request.tokens,
+        )
+        slot = self._catalogue.insert(namespace, record, time.time())
+        self._end(reservation)
+        parts.dram.adopt(reservation.extent, record)
+        self._catalogue.place_dram(slot, reservation.extent)
+        parts.recency.entered_dram(slot, request.hint)
+        parts.counters["published"] += 1
+        parts.counters["published_bytes"] += request.size
+        if namespace.spec.mode is WriteMode.WRITE_THROUGH and parts.rules.nvme_takes_writes:
+            assert parts.write_down is not None
+            parts.write_down.start(slot)
+
+    def abort(self, reservation: Reservation) -> None:
+        if reservation.open:
+            self._end(reservation)
+            self._copies.free(reservation.extent)
+
+    def _end(self, reservation: Reservation) -> None:
+        reservation.open = False
+        self._parts.release_reserved(reservation.extent.length)
+
+    # --- durable ---
+
+    async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
+        """See `Store.durable`. When the block is replaced meanwhile, waits for the newer one: that it is what a crash must leave."""
+        while (slot := namespace.index.get(key)) is not None:
+            if self._catalogue.nvme_offset[slot] != NOWHERE:
+                return
+            sequence = self._catalogue.sequence[slot]
+            await self._written(slot, key, deadline)
+            if self._catalogue.sequence[slot] == sequence and self._catalogue.nvme_offset[slot] == NOWHERE:
+                raise TierDegraded("nvme", f"block {printable_key(key)} was evicted as soon as it was written")
+        raise NoSuchBlock(namespace.spec.name, printable_key(key))
+
+    async def _written(self, slot: int, key: bytes, deadline: float) -> None:
+        assert self._parts.write_down is not None
+        # Shielded: the write belongs to the block, not to who waits for it.
+        task = asyncio.shield(self._parts.write_down.start(slot))
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                await task
+        except TimeoutError as exc:
+            raise DeadlineExceeded(f"durable write of block {printable_key(key)}", 0.0) from exc

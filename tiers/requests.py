@@ -1,0 +1,104 @@
+"""What goes into the store and what comes out, as data."""
+
+from dataclasses import dataclass, field
+
+from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName
+from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.nvme import NvmeConfig
+
+
+@dataclass(frozen=True, slots=True)
+class StoreConfig:
+    """Everything the store has to know, decided once. Sizes in bytes, times in seconds."""
+
+    dram_bytes: int
+    dram_policy: str = "lru"
+    huge_pages: bool = False
+    trusted_writers: bool = True
+    hbm_bytes: int = 0
+    hbm_device: str = "cuda:0"
+    nvme: NvmeConfig | None = None
+    nvme_policy: str = "lru"
+    dirty_bytes_max: int = 256 << 20
+    promote_after: int = 2
+    promote_window: int = 100_000
+    """Loads after which the counts of the promotion sketch are halved."""
+    block_bytes_max: int = 64 << 20
+    held_share: float = 0.7
+    """Pinned, leased and reserved bytes stay under this share of a tier, else pin and reserve are refused."""
+    queue_max: int = 4096
+    load_seconds_max: float = 30.0
+    scrub_bytes_per_second: float = 16 << 20
+    copy_threads: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class PutRequest:
+    """One block that somebody wants to write. `parent` empty = unknown or the chain's first."""
+
+    key: bytes
+    size: int
+    parent: bytes = b""
+    depth: int = 0
+    tokens: int = 0
+    hint: Hint = NO_HINT
+
+
+@dataclass(slots=True, eq=False)
+class Reservation:
+    """A place to write one block into. Ends by commit or abort; `open` is False from then on."""
+
+    namespace: Namespace
+    request: PutRequest
+    extent: Extent
+    open: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """The usable prefix: block i is in tier `tiers[i]` (a TierName), blocks 0..i take about `seconds[i]` to load."""
+
+    tiers: bytes
+    seconds: list[float]
+
+    def __len__(self) -> int:
+        return len(self.tiers)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """All that is known of one block. `ttl_seconds` is what is left of it, 0 = none."""
+
+    key: bytes
+    size: int
+    tiers: tuple[TierName, ...]
+    checksum: bytes
+    parent: bytes
+    depth: int
+    tokens: int
+    hits: int
+    pins: int
+    leases: int
+    ttl_seconds: float
+    durable: bool
+    created_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    name: TierName
+    capacity_bytes: int
+    used_bytes: int
+    blocks: int
+    pinned_bytes: int
+    leased_bytes: int
+    reserved_bytes: int
+    policy: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStatus:
+    tiers: list[TierStatus] = field(default_factory=list)
+    waiting_for_room: int = 0
+    dirty_bytes: int = 0

@@ -1,0 +1,107 @@
+"""Hands out DRAM: at once where it can, else first come first served while eviction makes room, until a deadline.
+
+Which block leaves is the evictor's decision (`tiers/pressure.py`). Deadlines are `time.monotonic()` seconds.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mooncask.errors import Busy
+from mooncask.tiers.block import Extent
+from mooncask.tiers.dram import DramTier
+from mooncask.tiers.pressure import Pressure
+
+
+@dataclass(slots=True, eq=False)
+class _Ticket:
+    sizes: Sequence[int]
+    answer: asyncio.Future[list[Extent]]
+    extents: list[Extent] = field(default_factory=list)
+
+    @property
+    def missing(self) -> Sequence[int]:
+        return self.sizes[len(self.extents) :]
+
+
+class Room:
+    """A queue before the DRAM tier. Only its head holds bytes while it waits, so no two waiters can block each other."""
+
+    def __init__(self, dram: DramTier, evict_one: Callable[[], Pressure], queue_max: int) -> None:
+        self._dram = dram
+        self._evict_one = evict_one
+        self._queue_max = queue_max
+        self._queue: deque[_Ticket] = deque()
+        self._pump_scheduled = False
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def take(self, sizes: Sequence[int], deadline: float, what: str) -> list[Extent]:
+        """Extents for all `sizes`, or Busy at the deadline and none. The wait is FIFO over all callers."""
+        started = time.monotonic()
+        if len(self._queue) >= self._queue_max:
+            raise Busy(f"{what}: {len(self._queue)} requests wait for DRAM already")
+        loop = asyncio.get_running_loop()
+        ticket = _Ticket(sizes, loop.create_future())
+        self._queue.append(ticket)
+        self._pump()
+        if ticket.answer.done():
+            return ticket.answer.result()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - started)):
+                return await ticket.answer
+        except TimeoutError as exc:
+            self._give_up(ticket)
+            raise Busy(f"{what}: no room in DRAM", time.monotonic() - started) from exc
+        except asyncio.CancelledError:
+            self._give_up(ticket)
+            raise
+
+    def changed(self) -> None:
+        """Bytes came free, a lease ended or a write landed: whoever waits may have room now."""
+        if self._queue and not self._pump_scheduled:
+            self._pump_scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled_pump)
+
+    def _scheduled_pump(self) -> None:
+        self._pump_scheduled = False
+        self._pump()
+
+    def _pump(self) -> None:
+        while self._queue:
+            ticket = self._queue[0]
+            if ticket.answer.done():  # gave up; its own task takes it out
+                return
+            if not self._fill(ticket):
+                return
+            self._queue.popleft()
+            ticket.answer.set_result(ticket.extents)
+
+    def _fill(self, ticket: _Ticket) -> bool:
+        """Whether the ticket has all its extents, after as much eviction as that takes."""
+        started_bytes = 0
+        while ticket.missing:
+            extent = self._dram.reserve(ticket.missing[0])
+            if extent is not None:
+                ticket.extents.append(extent)
+                continue
+            if started_bytes >= sum(ticket.missing):
+                return False
+            step = self._evict_one()
+            if step is Pressure.NOTHING:
+                return False
+            if step is Pressure.STARTED:
+                started_bytes += ticket.missing[0]
+        return True
+
+    def _give_up(self, ticket: _Ticket) -> None:
+        if ticket in self._queue:
+            self._queue.remove(ticket)
+        for extent in ticket.extents:
+            self._dram.free(extent)
+        ticket.extents = []
+        self.changed()

@@ -1,0 +1,203 @@
+"""The storage engine's one door: puts, gets and housekeeping over the tiers that a node has.
+
+Built from parts that each do one thing: `catalogue` (what is where), `copies` (references), `room` (who gets DRAM),
+`pressure` (who leaves), `write_down` and `bring_up` (between DRAM and NVMe), `puts` (reserve and commit),
+`housekeeping` (time to live, scrub). All methods belong to the event loop's thread; see docs/ARCHITECTURE.md.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from mooncask.errors import BadRequest, CorruptBlock, DeadlineExceeded, NamespaceNotEmpty, NoSuchBlock, TierDegraded
+from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode
+from mooncask.tiers.catalogue import NOWHERE, Catalogue
+from mooncask.tiers.housekeeping import Housekeeping
+from mooncask.tiers.lookup import Lookup
+from mooncask.tiers.namespace import Namespace, NamespaceRegistry, NamespaceSpec
+from mooncask.tiers.parts import Parts, build_parts
+from mooncask.tiers.puts import Puts
+from mooncask.tiers.requests import BlockInfo, Match, PutRequest, Reservation, StoreConfig, StoreStatus
+
+
+class Store:
+    """Blocks in HBM, DRAM and NVMe under one catalogue. Open it with `Store.open`."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._catalogue: Catalogue = parts.catalogue
+        self._registry: NamespaceRegistry = parts.registry
+        self._lookup = Lookup(parts)
+        self._puts = Puts(parts)
+        self._housekeeping = Housekeeping(parts, self.quarantine)
+        self.counters: Counter[str] = parts.counters
+        self.config: StoreConfig = parts.config
+        self.dram = parts.dram
+        self.hbm = parts.hbm
+        self.nvme = parts.nvme
+        self.view: Callable[[Extent], memoryview] = parts.dram.view
+        """An extent's bytes in the arena, valid while the caller has a reference."""
+        self.drop: Callable[[Extent], None] = parts.copies.drop
+        """Gives one reference back."""
+
+    @classmethod
+    async def open(cls, config: StoreConfig) -> "Store":
+        """Tiers built, the index of an earlier run loaded, the arena being populated in the background.
+
+        Raises ConfigError and the other start errors of mooncask.errors.
+        """
+        parts = await build_parts(config)
+        store = cls(parts)
+        parts.on_corrupt = store.quarantine
+        store._housekeeping.start()
+        return store
+
+    async def close(self, flush_seconds: float = 0.0) -> None:
+        """Write what is not on NVMe yet, as far as `flush_seconds` go, and release everything."""
+        await self._housekeeping.stop()
+        if self._parts.write_down is not None:
+            deadline = time.monotonic() + flush_seconds
+            for slot in self._unwritten():
+                self._parts.write_down.start(slot)
+            try:
+                await self._parts.write_down.drained(deadline)
+            except DeadlineExceeded:
+                self.counters["unflushed_at_close"] += 1
+        await self._parts.close()
+
+    def _unwritten(self) -> list[int]:
+        catalogue = self._catalogue
+        return [
+            slot
+            for slot in catalogue.dram
+            if catalogue.nvme_offset[slot] == NOWHERE and catalogue.owner(slot).spec.mode is WriteMode.WRITE_BACK
+        ]
+
+    # --- namespaces ---
+
+    async def open_namespace(self, spec: NamespaceSpec) -> Namespace:
+        """The namespace of that name, made if need be. FamilyMismatch names the first field that differs."""
+        namespace = self._registry.get(spec.name)
+        if namespace is None:
+            namespace = self._registry.add(spec)
+            await self._save(namespace)
+            return namespace
+        self._registry.check(namespace, spec)
+        if namespace.spec.mode is not spec.mode:
+            self._registry.change_mode(namespace, spec.mode)
+            await self._save(namespace)
+        return namespace
+
+    def namespace(self, name: str) -> Namespace | None:
+        return self._registry.get(name)
+
+    def namespaces(self) -> list[Namespace]:
+        return list(self._registry)
+
+    async def drop_namespace(self, namespace: Namespace) -> None:
+        """NamespaceNotEmpty while it has blocks."""
+        if namespace.blocks:
+            raise NamespaceNotEmpty(namespace.spec.name, namespace.blocks)
+        self._registry.remove(namespace)
+        if self.nvme is not None:
+            await self.nvme.drop_namespace(namespace.id)
+
+    async def _save(self, namespace: Namespace) -> None:
+        if self.nvme is not None:
+            await self.nvme.save_namespace(namespace.id, self._registry.blob(namespace))
+            await self.nvme.save_namespace(0, self._registry.own_blob())
+
+    # --- gets ---
+
+    def match(self, namespace: Namespace, keys: Sequence[bytes]) -> Match:
+        """The longest prefix of a chain that is here. Changes nothing, counts as no access."""
+        return self._lookup.match(namespace, keys)
+
+    def hold(self, namespace: Namespace, keys: Sequence[bytes], hint: Hint = NO_HINT) -> list[Extent | None]:
+        """One reference on each block that is in DRAM now, None for the others. Counts as an access."""
+        return self._lookup.hold(namespace, keys, hint)
+
+    async def fetch(self, namespace: Namespace, key: bytes, deadline: float, hint: Hint = NO_HINT) -> Extent | None:
+        """One reference on the block, brought into DRAM if need be; None is a miss, also one by the deadline."""
+        return await self._lookup.fetch(namespace, key, deadline, hint)
+
+    def checksum(self, namespace: Namespace, key: bytes) -> bytes | None:
+        """xxh3_128 of the stored payload."""
+        slot = namespace.index.get(key)
+        return None if slot is None else self._catalogue.checksum(slot)
+
+    async def verify(self, namespace: Namespace, key: bytes) -> bool:
+        """Read and check every copy. A wrong one is quarantined and the answer is False; NoSuchBlock when it is not here."""
+        slot = namespace.index.get(key)
+        if slot is None:
+            raise NoSuchBlock(namespace.spec.name, key.hex())
+        return await self._housekeeping.verify(slot)
+
+    # --- puts ---
+
+    async def reserve(
+        self, namespace: Namespace, requests: Sequence[PutRequest], deadline: float
+    ) -> list[Reservation | None]:
+        """Places for all of `requests` or for none; None where the store has the block already. See `Puts.reserve`."""
+        return await self._puts.reserve(namespace, requests, deadline)
+
+    async def commit(self, reservation: Reservation, digest: bytes = b"", source: memoryview | None = None) -> bool:
+        """Check and publish; True = published, False = somebody was first and these bytes are dropped. See `Puts.commit`."""
+        return await self._puts.commit(reservation, digest, source)
+
+    def abort(self, reservation: Reservation) -> None:
+        """Nothing happened. Aborting what has ended does nothing."""
+        self._puts.abort(reservation)
+
+    async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
+        """Waits until the block survives a crash.
+
+        Raises BadRequest for a `memory` namespace, TierDegraded when the disk fails, NoSuchBlock when the block is gone,
+        NotEvictable when NVMe is full, DeadlineExceeded.
+        """
+        if namespace.spec.mode is WriteMode.MEMORY:
+            raise BadRequest(f"namespace {namespace.spec.name} is kept in memory only: nothing in it can be durable")
+        if self._parts.write_down is None:
+            raise TierDegraded("nvme", "this node has none (nvme.path is empty)")
+        await self._puts.durable(namespace, key, deadline)
+
+    # --- one block ---
+
+    async def pin(self, namespace: Namespace, key: bytes) -> None:
+        """NoSuchBlock, PinLimitExceeded. Pins count."""
+        await self._housekeeping.pin(self._slot(namespace, key))
+
+    async def unpin(self, namespace: Namespace, key: bytes) -> None:
+        """NoSuchBlock. Unpinning what is not pinned does nothing."""
+        await self._housekeeping.unpin(self._slot(namespace, key))
+
+    async def set_ttl(self, namespace: Namespace, key: bytes, seconds: float | None) -> None:
+        """The block vanishes `seconds` from now; None = never. NoSuchBlock."""
+        await self._housekeeping.set_ttl(self._slot(namespace, key), seconds)
+
+    async def evict(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
+        """Delete from all tiers; durable when it returns. Readers keep what they hold. Unknown keys don't count."""
+        return await self._lookup.delete(namespace, keys)
+
+    def info(self, namespace: Namespace, key: bytes) -> BlockInfo | None:
+        slot = namespace.index.get(key)
+        return None if slot is None else self._lookup.info(slot)
+
+    def list(
+        self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"", limit: int = 1000
+    ) -> "list[BlockInfo]":
+        """Blocks in key order whose key starts with `prefix` and comes after `after`, at most `limit`."""
+        return self._lookup.list(namespace, prefix, after, limit)
+
+    def quarantine(self, slot: int, error: CorruptBlock) -> None:
+        """A wrong copy was met: the block leaves the catalogue at once, its extent when its readers are done."""
+        self._lookup.quarantine_slot(slot, error)
+
+    def status(self) -> StoreStatus:
+        return self._parts.status()
+
+    def _slot(self, namespace: Namespace, key: bytes) -> int:
+        slot = namespace.index.get(key)
+        if slot is None:
+            raise NoSuchBlock(namespace.spec.name, key.hex())
+        return slot
