@@ -1,0 +1,70 @@
+"""What copying costs without a store: private to private memory, and private to shared memory."""
+
+import mmap
+import os
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mooncask.tools.bench.samples import timed
+
+Bytes = NDArray[np.uint8]
+
+COPY = "memcpy"
+COPY_SHARED = "memcpy into shared memory"
+
+
+def private_memory(size_bytes: int, seed: int = 0) -> Bytes:
+    """Touched private memory with bytes that differ from block to block."""
+    memory = np.empty(size_bytes, np.uint8)
+    pattern = np.random.default_rng(seed).integers(0, 256, min(size_bytes, 1 << 20), np.uint8)
+    for start in range(0, size_bytes, pattern.size):
+        part = memory[start : start + pattern.size]
+        np.copyto(part, pattern[: part.size])
+        part[:8] = np.frombuffer(start.to_bytes(8, "little"), np.uint8)[: part.size]
+    return memory
+
+
+def shared_memory(size_bytes: int) -> Bytes:
+    """Touched pages of a memfd, as the arena has them; they go with the last view."""
+    descriptor = os.memfd_create("mooncask-bench")
+    try:
+        os.ftruncate(descriptor, size_bytes)
+        memory = np.frombuffer(mmap.mmap(descriptor, size_bytes), np.uint8)
+    finally:
+        os.close(descriptor)
+    memory[:: mmap.PAGESIZE] = 1
+    return memory
+
+
+def blocks_of(memory: Bytes, block_bytes: int, batch: int, i: int) -> list[Bytes]:
+    """The blocks of batch i, which walks over `memory` and starts again at its end."""
+    batches = memory.size // (block_bytes * batch)
+    start = i % batches * block_bytes * batch
+    return [memory[start + j * block_bytes : start + (j + 1) * block_bytes] for j in range(batch)]
+
+
+def copy_batch(targets: list[Bytes], sources: list[Bytes]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        np.copyto(target, source)
+
+
+class Copies:
+    """Copies batches between plain memory: sources walk over `source`, targets over `private` or `shared`."""
+
+    def __init__(self, source: Bytes, private: Bytes, shared: Bytes, block_bytes: int, batch: int) -> None:
+        self._source, self._private, self._shared = source, private, shared
+        self._shape = (block_bytes, batch)
+
+    def private(self, i: int) -> Mapping[str, float]:
+        return {COPY: self._copy(self._private, i)}
+
+    def shared(self, i: int) -> Mapping[str, float]:
+        return {COPY_SHARED: self._copy(self._shared, i)}
+
+    def _copy(self, target: Bytes, i: int) -> float:
+        sources, targets = blocks_of(self._source, *self._shape, i), blocks_of(target, *self._shape, i)
+        with timed() as watch:
+            copy_batch(targets, sources)
+        return watch.seconds
