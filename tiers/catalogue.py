@@ -78,7 +78,7 @@ class Catalogue:
         if parent_slot != NO_PARENT:
             self.children[parent_slot] += 1
         namespace.add_key(record.key, slot)
-        namespace.bytes += record.size
+        namespace.stored_bytes += record.size
         self.highest_sequence = max(self.highest_sequence, record.sequence)
         return slot
 
@@ -89,7 +89,7 @@ class Catalogue:
         self.set_ttl(slot, 0.0)
         self.add_pins(slot, -self.pins[slot])
         namespace.remove_key(self.keys[slot])
-        namespace.bytes -= self.size[slot]
+        namespace.stored_bytes -= self.size[slot]
         self._unlink(slot)
         for column in (self.sequence, self.children, self.hits):
             column[slot] = 0

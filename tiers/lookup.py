@@ -90,7 +90,7 @@ class Lookup:
         }
         return [tier for tier, there in places.items() if there]
 
-    def list(self, namespace: Namespace, prefix: bytes, after: bytes, limit: int) -> "list[BlockInfo]":
+    def list_blocks(self, namespace: Namespace, prefix: bytes, after: bytes, limit: int) -> list[BlockInfo]:
         now = time.time()
         slots = (namespace.index[key] for key in namespace.keys_after(prefix, after))
         return [self.info(slot) for slot in islice((s for s in slots if not self._catalogue.expired(s, now)), limit)]
@@ -122,6 +122,6 @@ class Lookup:
         log.debug("block %s of namespace %d was taken out", printable_key(key), namespace)
         return (namespace, key, self._parts.next_sequence()) if writing or on_nvme else None
 
-    async def _bury(self, tombstones: "list[tuple[int, bytes, int]]") -> None:
+    async def _bury(self, tombstones: list[tuple[int, bytes, int]]) -> None:
         if tombstones and self._parts.write_down is not None:
             await self._parts.write_down.delete(tombstones)

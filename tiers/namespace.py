@@ -3,7 +3,7 @@
 Who may use a namespace is the daemon's business; where blocks lie is the catalogue's.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,25 +48,22 @@ class Namespace:
     id: int
     spec: NamespaceSpec
     index: dict[bytes, int] = field(default_factory=dict)
-    bytes: int = 0
+    stored_bytes: int = 0
     ttl_blocks: int = 0
     """How many blocks have a time to live: while it is 0, lookups need not check."""
-    _ordered: "SortedList | None" = None
+    _ordered: SortedList | None = None
 
     @property
     def blocks(self) -> int:
         return len(self.index)
 
-    def ordered_keys(self) -> Iterable[bytes]:
-        """Keys in byte order; the order is built at the first call and kept up from then on."""
+    def keys_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
+        """Keys in byte order that start with `prefix` and come after `after`.
+
+        The order is built at the first call and kept up from then on.
+        """
         if self._ordered is None:
             self._ordered = SortedList(self.index)
-        return self._ordered
-
-    def keys_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
-        """Keys in byte order that start with `prefix` and come after `after`."""
-        self.ordered_keys()
-        assert self._ordered is not None
         for key in self._ordered.irange(minimum=max(prefix, after)):
             if key <= after and after:
                 continue

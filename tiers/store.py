@@ -185,9 +185,9 @@ class Store:
 
     def list(
         self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"", limit: int = 1000
-    ) -> "list[BlockInfo]":
+    ) -> list[BlockInfo]:
         """Blocks in key order whose key starts with `prefix` and comes after `after`, at most `limit`."""
-        return self._lookup.list(namespace, prefix, after, limit)
+        return self._lookup.list_blocks(namespace, prefix, after, limit)
 
     def quarantine(self, slot: int, error: CorruptBlock) -> None:
         """A wrong copy was met: the block leaves the catalogue at once, its extent when its readers are done."""

@@ -11,8 +11,10 @@ is a ghost of T2" cannot be applied, and the target moves after the eviction and
 lists is rounded down, as most implementations do.
 """
 
+from itertools import product
+
 from mooncask.tiers.block import Access
-from mooncask.tiers.policies.order import Ghosts, SizedOrder
+from mooncask.tiers.policies.order import QUICK_THEN_ALL, Ghosts, SizedOrder
 from mooncask.tiers.policies.policy import MayLeave
 
 
@@ -54,8 +56,10 @@ class ARC:
     def evict(self, may_leave: MayLeave) -> int | None:
         recent_first = len(self._recent) > 0 and self._recent.size_bytes > self._target
         sides = [(self._recent, self._recent_ghosts), (self._frequent, self._frequent_ghosts)]
-        for order, ghosts in sides if recent_first else reversed(sides):
-            departed = order.take(may_leave)
+        if not recent_first:
+            sides.reverse()
+        for ask_all, (order, ghosts) in product(QUICK_THEN_ALL, sides):
+            departed = order.take(may_leave, ask_all)
             if departed is not None:
                 ghosts.append(departed)
                 return departed.key

@@ -5,9 +5,10 @@ A block's count starts at 1 and dies with the block. Counts do not age; for data
 """
 
 from bisect import insort
+from itertools import product
 
 from mooncask.tiers.block import Access
-from mooncask.tiers.policies.order import Order
+from mooncask.tiers.policies.order import QUICK_THEN_ALL, Order
 from mooncask.tiers.policies.policy import MayLeave
 
 
@@ -42,8 +43,8 @@ class LFU:
             self._displace(key, count)
 
     def evict(self, may_leave: MayLeave) -> int | None:
-        for count in self._counts:
-            key = self._orders[count].take(may_leave)
+        for ask_all, count in product(QUICK_THEN_ALL, self._counts):
+            key = self._orders[count].take(may_leave, ask_all)
             if key is not None:
                 del self._count_of[key]
                 self._forget_if_empty(count)

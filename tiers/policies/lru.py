@@ -24,7 +24,7 @@ class LRU:
         self._order.discard(key)
 
     def evict(self, may_leave: MayLeave) -> int | None:
-        return self._order.take(may_leave)
+        return self._order.take(may_leave, ask_all=True)
 
     def __len__(self) -> int:
         return len(self._order)

@@ -11,7 +11,10 @@ from mooncask.tiers.policies.policy import MayLeave
 
 ASK_AGAIN_MAX = 64
 """How many formerly refused keys one `take` asks again. Up to this many waiting ones the order is exact; beyond it
-they take turns, so that n evictions past r leased blocks cost 64 n calls and not r n."""
+they take turns, so that n evictions past r leased blocks ask 64 n times and not r n times."""
+
+QUICK_THEN_ALL = (False, True)
+"""The values of `ask_all` that an eviction over several queues goes through."""
 
 
 class Order:
@@ -57,19 +60,22 @@ class Order:
         """The parent of a key that is here."""
         return self._ready[key] if key in self._ready else self._refused[key]
 
-    def take(self, may_leave: MayLeave) -> int | None:
-        """Take out the first key that may leave; None when none may, with nothing changed in the order."""
-        key = self.first(may_leave)
+    def take(self, may_leave: MayLeave, ask_all: bool = False) -> int | None:
+        """Take out the first key that may leave; None when none was found, with nothing changed in the order.
+
+        None is certain only with `ask_all`; a policy of several queues first tries each of them without.
+        """
+        key = self.first(may_leave, ask_all)
         if key is not None:
             self.discard(key)
         return key
 
-    def first(self, may_leave: MayLeave) -> int | None:
-        """The first key that may leave, left where it is."""
+    def first(self, may_leave: MayLeave, ask_all: bool = False) -> int | None:
+        """Like `take`, but the key is left where it is."""
         key = self._first_refused(may_leave) if self._refused else None
         if key is None:
             key = self._first_ready(may_leave)
-        if key is None and len(self._refused) > ASK_AGAIN_MAX:
+        if key is None and ask_all and len(self._refused) > ASK_AGAIN_MAX:
             key = next((key for key in self._refused if may_leave(key)), None)
         return key
 
@@ -141,9 +147,9 @@ class SizedOrder:
         self.size_bytes -= self._sizes.pop(key)
         return True
 
-    def take(self, may_leave: MayLeave) -> Departed | None:
-        """Take out the first key that may leave; None when none may."""
-        key = self._order.first(may_leave)
+    def take(self, may_leave: MayLeave, ask_all: bool = False) -> Departed | None:
+        """Take out the first key that may leave; None when none was found (see `Order.take`)."""
+        key = self._order.first(may_leave, ask_all)
         if key is None:
             return None
         departed = Departed(key, self._order.parent(key), self._sizes[key])

@@ -7,8 +7,10 @@ Parameters as published: `small` is 10 % of the capacity, the use counter stops 
 than one use after its entry, its counter starts again from 0 there, `ghosts` holds as many bytes' worth as `main`.
 """
 
+from itertools import product
+
 from mooncask.tiers.block import Access
-from mooncask.tiers.policies.order import Ghosts, SizedOrder
+from mooncask.tiers.policies.order import QUICK_THEN_ALL, Ghosts, SizedOrder
 from mooncask.tiers.policies.policy import MayLeave
 
 SMALL_SHARE = 0.1
@@ -46,11 +48,14 @@ class S3FIFO:
         self._ghosts.discard(key)
 
     def evict(self, may_leave: MayLeave) -> int | None:
-        if self._small.size_bytes >= self._small_bytes_max:
-            key = self._evict_small(may_leave)
-            return key if key is not None else self._evict_main(may_leave)
-        key = self._evict_main(may_leave)
-        return key if key is not None else self._evict_small(may_leave)
+        sides = [self._evict_small, self._evict_main]
+        if self._small.size_bytes < self._small_bytes_max:
+            sides.reverse()
+        for ask_all, evict_from in product(QUICK_THEN_ALL, sides):
+            key = evict_from(may_leave, ask_all)
+            if key is not None:
+                return key
+        return None
 
     def __len__(self) -> int:
         return len(self._uses)
@@ -58,9 +63,9 @@ class S3FIFO:
     def __contains__(self, key: int) -> bool:
         return key in self._uses
 
-    def _evict_small(self, may_leave: MayLeave) -> int | None:
+    def _evict_small(self, may_leave: MayLeave, ask_all: bool) -> int | None:
         uses = self._uses
-        while departed := self._small.take(lambda key: uses[key] >= USES_TO_STAY or may_leave(key)):
+        while departed := self._small.take(lambda key: uses[key] >= USES_TO_STAY or may_leave(key), ask_all):
             if uses[departed.key] >= USES_TO_STAY:
                 uses[departed.key] = 0
                 self._main.append(*departed)
@@ -71,9 +76,9 @@ class S3FIFO:
             return departed.key
         return None
 
-    def _evict_main(self, may_leave: MayLeave) -> int | None:
+    def _evict_main(self, may_leave: MayLeave, ask_all: bool) -> int | None:
         uses = self._uses
-        while departed := self._main.take(lambda key: uses[key] > 0 or may_leave(key)):
+        while departed := self._main.take(lambda key: uses[key] > 0 or may_leave(key), ask_all):
             if uses[departed.key] > 0:
                 uses[departed.key] -= 1
                 self._main.append(*departed)

@@ -6,8 +6,10 @@
 A use while on probation changes nothing: correlated uses soon after the first say little.
 """
 
+from itertools import product
+
 from mooncask.tiers.block import Access
-from mooncask.tiers.policies.order import Ghosts, SizedOrder
+from mooncask.tiers.policies.order import QUICK_THEN_ALL, Ghosts, SizedOrder
 from mooncask.tiers.policies.policy import MayLeave
 
 PROBATION_SHARE = 0.25
@@ -41,9 +43,9 @@ class TwoQ:
 
     def evict(self, may_leave: MayLeave) -> int | None:
         probation_first = self._probation.size_bytes > self._probation_bytes_max
-        sides = (self._probation, self._main)
-        for order in sides if probation_first else reversed(sides):
-            departed = order.take(may_leave)
+        sides = (self._probation, self._main) if probation_first else (self._main, self._probation)
+        for ask_all, order in product(QUICK_THEN_ALL, sides):
+            departed = order.take(may_leave, ask_all)
             if departed is not None:
                 if order is self._probation:
                     self._ghosts.append(departed)
