@@ -15,6 +15,7 @@ MooncaskError
 │   ├── LengthMismatch, BlockTooLarge, EmptyBlock, DigestMismatch, QuotaExceeded, PinLimitExceeded
 │   ├── FamilyMismatch, UnsupportedModel
 │   ├── UnknownLease, UnknownReservation, OutOfBounds
+│   ├── BadTrace          exit code 2
 │   ├── BadRequest, ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
 └── start: the process cannot begin; exit code 78 unless said otherwise
     └── ConfigError, FolderInUse, ForeignFolder, UnsupportedVersion, NoDirectIO, AddressInUse, FolderNotWritable
@@ -209,6 +210,15 @@ class BadRequest(MooncaskError):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class BadTrace(MooncaskError):
+    code, http_status, errno, exit_code = "InvalidRequest", 400, _errno.EINVAL, 2
+
+    def __init__(self, file: str, line: int, field: str, why: str) -> None:
+        where = f"{file}:{line}" if line else file
+        super().__init__(f"{where}: field {field}: {why}" if field else f"{where}: {why}")
+        self.file, self.line, self.field, self.why = file, line, field, why
 
 
 class ProtocolMismatch(MooncaskError):

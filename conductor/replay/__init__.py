@@ -1,0 +1,1 @@
+"""Replaying a trace through one cache: hit rates of eviction policies."""

@@ -1,0 +1,1 @@
+"""Request traces: read, written, converted and made up."""
