@@ -1,0 +1,139 @@
+"""Which requests are rejected when the cluster is overloaded (ARX section 7). Pure.
+
+Load is predicted latency divided by its SLO. `baseline` looks at the decode pool only after the prefill, which a
+rejection there wastes; `early` looks at both at arrival; `predicted` at what the decode pool will be when the prefill
+ends, which removes the lag that makes early rejection oscillate.
+
+A threshold of 1 is the natural reading of the paper's unpublished one. Of `classes` priority classes the highest may use
+the whole threshold, each lower one `reserve` less, so that under rising load the lowest is rejected first.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from mooncask.conductor.models.cost import DecodeModel
+from mooncask.conductor.scheduling.facts import Decoding, LoadFacts, Reason, Slo
+from mooncask.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """The load up to which requests are admitted, by priority class (0 is the lowest)."""
+
+    load: float = 1.0
+    classes: int = 1
+    reserve: float = 0.1
+
+    def of(self, priority: int) -> float:
+        below_top = self.classes - 1 - max(0, min(priority, self.classes - 1))
+        return self.load * max(0.0, 1.0 - self.reserve * below_top)
+
+
+class Admission(Protocol):
+    """Says why a request is rejected, or None when it is admitted."""
+
+    def at_arrival(self, facts: LoadFacts) -> Reason | None: ...
+
+    def after_prefill(self, facts: LoadFacts) -> Reason | None:
+        """Asked once more when the prefill is done; `ttft_seconds` has no meaning then."""
+        ...
+
+
+class AdmitAll:
+    def at_arrival(self, facts: LoadFacts) -> Reason | None:
+        return None
+
+    def after_prefill(self, facts: LoadFacts) -> Reason | None:
+        return None
+
+
+def _prefill_verdict(facts: LoadFacts, slo: Slo, threshold: Threshold) -> Reason | None:
+    return Reason.TTFT if facts.ttft_seconds / slo.ttft_seconds > threshold.of(facts.priority) else None
+
+
+def _decode_verdict(facts: LoadFacts, slo: Slo, threshold: Threshold, otherwise: Reason) -> Reason | None:
+    if facts.tbt_seconds is None:
+        return Reason.VRAM
+    return otherwise if facts.tbt_seconds / slo.tbt_seconds > threshold.of(facts.priority) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    slo: Slo
+    threshold: Threshold = Threshold()
+
+    def at_arrival(self, facts: LoadFacts) -> Reason | None:
+        return _prefill_verdict(facts, self.slo, self.threshold)
+
+    def after_prefill(self, facts: LoadFacts) -> Reason | None:
+        return _decode_verdict(facts, self.slo, self.threshold, Reason.TBT_AFTER_PREFILL)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyRejection:
+    """Both pools are looked at on arrival. The decode node checks again, since the decision is a prefill old by then."""
+
+    slo: Slo
+    threshold: Threshold = Threshold()
+
+    def at_arrival(self, facts: LoadFacts) -> Reason | None:
+        prefill = _prefill_verdict(facts, self.slo, self.threshold)
+        return prefill or _decode_verdict(facts, self.slo, self.threshold, Reason.TBT)
+
+    def after_prefill(self, facts: LoadFacts) -> Reason | None:
+        return _decode_verdict(facts, self.slo, self.threshold, Reason.TBT_AFTER_PREFILL)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedRejection:
+    """Early rejection on the decode pool as it will be when the prefill ends; every request decodes `decode_seconds`."""
+
+    slo: Slo
+    model: DecodeModel
+    decode_seconds: float
+    threshold: Threshold = Threshold()
+
+    def at_arrival(self, facts: LoadFacts) -> Reason | None:
+        prefill = _prefill_verdict(facts, self.slo, self.threshold)
+        if prefill:
+            return prefill
+        load = self.predicted_tbt(facts) / self.slo.tbt_seconds
+        return Reason.TBT if load > self.threshold.of(facts.priority) else None
+
+    def after_prefill(self, facts: LoadFacts) -> Reason | None:
+        return _decode_verdict(facts, self.slo, self.threshold, Reason.TBT_AFTER_PREFILL)
+
+    def predicted_tbt(self, facts: LoadFacts) -> float:
+        """Step in seconds at the end of this prefill, all requests spread evenly over the decode nodes."""
+        then = facts.now_seconds + facts.ttft_seconds
+        staying = list(_staying(facts.decoding, then, self.decode_seconds))
+        staying += _staying(facts.coming, then, self.decode_seconds)
+        batch = -(-(len(staying) + 1) // facts.decode_nodes)
+        context = (sum(staying) + facts.context_tokens) / (len(staying) + 1)
+        return self.model.seconds(batch, round(batch * context))
+
+
+def _staying(requests: Iterable[Decoding], then: float, decode_seconds: float) -> Iterable[int]:
+    """Context tokens of the requests that will be decoding at `then`."""
+    return (r.context_tokens for r in requests if r.start_seconds <= then < r.start_seconds + decode_seconds)
+
+
+ADMISSIONS = ("none", "baseline", "early", "predicted")
+
+
+def make_admission(
+    name: str, slo: Slo, model: DecodeModel, decode_seconds: float, threshold: Threshold | None = None
+) -> Admission:
+    """The admission policy of that name; raises ConfigError for an unknown one."""
+    limit = threshold or Threshold()
+    match name:
+        case "none":
+            return AdmitAll()
+        case "baseline":
+            return Baseline(slo, limit)
+        case "early":
+            return EarlyRejection(slo, limit)
+        case "predicted":
+            return PredictedRejection(slo, model, decode_seconds, limit)
+    raise ConfigError("admission", repr(name), f"one of {', '.join(ADMISSIONS)}")
