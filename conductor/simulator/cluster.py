@@ -1,0 +1,214 @@
+"""The description of a simulated cluster: TOML in, one frozen, validated object out.
+
+Wrong values are refused with their name, their value and what is allowed. Units stand in the names; a giga is 1e9.
+"""
+
+import tomllib
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mooncask.conductor.models.analytical import (
+    analytical_decode,
+    analytical_prefill,
+    find_gpu,
+    find_model,
+    kv_capacity_tokens,
+)
+from mooncask.conductor.models.cost import LinearStep, PolynomialPrefill
+from mooncask.conductor.models.fitted import FITTED_DECODE, FITTED_PREFILL
+from mooncask.conductor.scheduling.admission import ADMISSIONS, Threshold
+from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.scheduling.placement import PLACEMENTS
+from mooncask.conductor.traces.request import Request
+from mooncask.errors import BadRequest, ConfigError
+
+Positive = Annotated[int, Meta(ge=1)]
+NotNegative = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+Rate = Annotated[float, Meta(gt=0)]
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Which model runs on what, and which costs are the simulated truth; `predictor` is what the Conductor knows."""
+
+    name: str = "llama3-70b"
+    gpu: str = "a800-80g"
+    gpus_per_node: Positive = 8
+    costs: Literal["fitted", "analytical"] = "fitted"
+    predictor: Literal["exact", "learned"] = "exact"
+    mfu: Annotated[float, Meta(gt=0, le=1)] = 0.5
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Effective speeds a node: 87 GB/s is measured on 4 x 200 Gbps RDMA, 89 GB/s from host to GPUs (FAST'25)."""
+
+    gigabytes_per_second: Rate = 87.0
+    host_to_device_gigabytes_per_second: Rate = 89.0
+    hop_seconds: Annotated[float, Meta(ge=0)] = 0.001
+    """Activations of one chunk from one pipeline stage to the next."""
+
+
+class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What each prefill (or coupled) node keeps. `dram_tokens = 0` keeps nothing; `unlimited` ignores both sizes."""
+
+    dram_tokens: NotNegative = 3_000_000
+    ssd_tokens: NotNegative = 0
+    ssd_gigabytes_per_second: Rate = 6.0
+    policy: str = "lru"
+    unlimited: bool = False
+
+
+class Scheduling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    placement: str = "kvcache-centric"
+    balancing_threshold: Annotated[float, Meta(ge=1)] = 1.5
+    admission: str = "none"
+    threshold: Annotated[float, Meta(gt=0)] = 1.0
+    priority_classes: Positive = 1
+    priority_reserve: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    decode_seconds: Seconds = 12.0
+    """t_d of predicted rejection: mean output times mean TBT."""
+
+
+class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    chunk_tokens: Positive = 8192
+    stages: Positive = 1
+    """Nodes of one pipelined group; `prefill_nodes` counts groups."""
+
+
+class Coupled(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How a coupled node mixes prefill into decoding: whole prompts first (vLLM), or chunks beside each decode step."""
+
+    batching: Literal["whole", "chunked"] = "whole"
+    token_budget: Positive = 2048
+    prefix_caching: bool = False
+
+
+class Objectives(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    ttft_seconds: Seconds = 30.0
+    tbt_seconds: Seconds = 0.1
+    tbt_metric: Literal["longest-tenth", "p90"] = "longest-tenth"
+
+
+class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Disaggregated `[xP+yD]` when `prefill_nodes` and `decode_nodes` are given, coupled `[xM]` when `coupled_nodes` is."""
+
+    prefill_nodes: NotNegative = 0
+    decode_nodes: NotNegative = 0
+    coupled_nodes: NotNegative = 0
+    block_tokens: Positive = 512
+    vram_tokens: NotNegative = 0
+    """KV tokens that fit on a node's GPUs; 0 computes them from model and GPU."""
+    first_token: Literal["prefill", "decode"] = "prefill"
+    """Who delivers the first token: the papers' prefill, or the first decode step as in the live hand-over."""
+    seed: int = 0
+    model: Model = Model()
+    network: Network = Network()
+    cache: Cache = Cache()
+    scheduling: Scheduling = Scheduling()
+    prefill: Prefill = Prefill()
+    coupled: Coupled = Coupled()
+    slo: Objectives = Objectives()
+
+    def __post_init__(self) -> None:
+        check_nodes(self)
+        check_name("scheduling.placement", self.scheduling.placement, PLACEMENTS)
+        check_name("scheduling.admission", self.scheduling.admission, ADMISSIONS)
+        find_model(self.model.name)
+        find_gpu(self.model.gpu)
+        if self.kv_capacity_tokens < self.block_tokens:
+            raise ConfigError("vram_tokens", str(self.kv_capacity_tokens), "the weights leave no room for one block")
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return find_model(self.model.name).kv_bytes_per_token
+
+    @property
+    def kv_capacity_tokens(self) -> int:
+        shape, gpu = find_model(self.model.name), find_gpu(self.model.gpu)
+        return self.vram_tokens or kv_capacity_tokens(shape, gpu, self.model.gpus_per_node)
+
+    @property
+    def slo_seconds(self) -> Slo:
+        return Slo(self.slo.ttft_seconds, self.slo.tbt_seconds)
+
+    @property
+    def threshold(self) -> Threshold:
+        s = self.scheduling
+        return Threshold(s.threshold, s.priority_classes, s.priority_reserve)
+
+    def prefill_costs(self) -> PolynomialPrefill:
+        if self.model.costs == "fitted":
+            return FITTED_PREFILL
+        shape, gpu = find_model(self.model.name), find_gpu(self.model.gpu)
+        return analytical_prefill(shape, gpu, self.model.gpus_per_node, self.model.mfu)
+
+    def decode_costs(self) -> LinearStep:
+        if self.model.costs == "fitted":
+            return FITTED_DECODE
+        return analytical_decode(find_model(self.model.name), find_gpu(self.model.gpu), self.model.gpus_per_node)
+
+    @property
+    def notation(self) -> str:
+        if self.coupled_nodes:
+            return f"[{self.coupled_nodes}M]"
+        return f"[{self.prefill_nodes}P+{self.decode_nodes}D]"
+
+
+def check_nodes(cluster: Cluster) -> None:
+    """Either both pools or the coupled one; raises ConfigError."""
+    pools = (cluster.prefill_nodes > 0) + (cluster.decode_nodes > 0)
+    if cluster.coupled_nodes == 0 and pools < 2:
+        name = "decode_nodes" if cluster.prefill_nodes else "prefill_nodes"
+        raise ConfigError(name, "0", "at least 1, or set coupled_nodes instead of both pools")
+    if cluster.coupled_nodes and pools:
+        raise ConfigError("coupled_nodes", str(cluster.coupled_nodes), "0 where prefill_nodes or decode_nodes are set")
+
+
+def check_name(key: str, value: str, known: tuple[str, ...]) -> None:
+    """Raises ConfigError, with the nearest known name, when `value` is none of `known`."""
+    if value not in known:
+        raise ConfigError(key, repr(value), unknown_name(value, known))
+
+
+def unknown_name(value: str, known: tuple[str, ...]) -> str:
+    """The end of a message about an unknown name: did you mean, and what there is."""
+    near = get_close_matches(value, known, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"one of {', '.join(known)}"
+
+
+def parse_cluster(text: str, source: str) -> Cluster:
+    """A cluster from TOML text; raises ConfigError naming `source` and the field."""
+    try:
+        return msgspec.convert(tomllib.loads(text), Cluster)
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError(source, "not TOML", str(exc)) from exc
+    except msgspec.ValidationError as exc:
+        if isinstance(exc.__cause__, ConfigError):
+            raise exc.__cause__ from None
+        raise ConfigError(source, "refused", str(exc)) from exc
+
+
+def load_cluster(path: Path) -> Cluster:
+    """A cluster from a file; raises ConfigError, or BadRequest when it cannot be read."""
+    try:
+        return parse_cluster(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BadRequest(f"cluster file {path} cannot be read: {exc}") from exc
+
+
+def check_fits(cluster: Cluster, requests: Sequence[Request]) -> None:
+    """Raises BadRequest when some request alone is larger than a node's KV memory."""
+    longest = max(requests, key=lambda r: r.input_length + r.output_length, default=None)
+    if longest is None:
+        raise BadRequest("the trace has no requests")
+    tokens = longest.input_length + longest.output_length
+    if tokens > cluster.kv_capacity_tokens:
+        raise BadRequest(
+            f"the request at {longest.timestamp_ms} ms has {tokens} tokens; a node of {cluster.notation} holds "
+            f"{cluster.kv_capacity_tokens}: use more or larger GPUs a node"
+        )

@@ -1,0 +1,66 @@
+"""A decode node: continuous batching within its KV memory, first come, first served."""
+
+from collections import deque
+from collections.abc import Callable
+
+from mooncask.conductor.models.cost import LinearStep
+from mooncask.conductor.simulator.batch import Batch, Sequence
+from mooncask.conductor.simulator.events import EventQueue
+
+Ended = Callable[[Sequence], None]
+Stepped = Callable[[int, int, float], None]
+
+
+class DecodeNode:
+    """Calls `ended` at the time a sequence's last token comes out, and `stepped` with the costs of a step it saw."""
+
+    def __init__(
+        self, events: EventQueue, step: LinearStep, capacity_tokens: int, ended: Ended, stepped: Stepped
+    ) -> None:
+        self.batch = Batch(step, capacity_tokens)
+        self.waiting: deque[Sequence] = deque()
+        self.context_peak = 0
+        self._events, self._ended, self._stepped = events, ended, stepped
+        self._planned = (0.0, 0)
+        self._generation = 0
+
+    def arrive(self, sequence: Sequence) -> None:
+        """All KV of the sequence is in the node's DRAM; it joins at the next step boundary with room."""
+        self.waiting.append(sequence)
+        now = self._events.now
+        if not len(self.batch):
+            self.batch.time = now
+            self._change()
+        elif now < self._planned[0]:
+            steps = self.batch.steps_until(now)
+            if steps < self._planned[1]:
+                self._plan(steps)
+
+    def _plan(self, steps: int) -> None:
+        self._generation += 1
+        generation = self._generation
+        end = max(self._events.now, self.batch.time + self.batch.seconds_of(steps))
+        self._planned = (end, steps)
+        self._events.at(end, lambda: self._boundary(generation))
+
+    def _boundary(self, generation: int) -> None:
+        if generation != self._generation:
+            return  # an arrival cut this run short
+        before = self.batch.time
+        size, context = len(self.batch), self.batch.context
+        steps = self._planned[1]
+        self.batch.advance(steps)
+        self.context_peak = max(self.context_peak, self.batch.context)
+        self._stepped(size, context + size * (steps - 1) // 2, (self.batch.time - before) / steps)
+        for sequence in self.batch.pop_ended():
+            self._ended(sequence)
+        self._change()
+
+    def _change(self) -> None:
+        """At a boundary: let in who fits, put out who does not, plan the next run."""
+        while self.waiting and self.batch.has_room(self.waiting[0]):
+            self.batch.join(self.waiting.popleft())
+        while len(self.batch) and not self.batch.steps_to_change():
+            self.waiting.appendleft(self.batch.preempt_youngest())
+        if len(self.batch):
+            self._plan(self.batch.steps_to_change())
