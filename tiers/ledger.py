@@ -42,7 +42,7 @@ class Ledger:
         """Assert that `record` may be committed into `extent` now."""
         assert self.holds(extent), f"{extent} was freed"
         assert extent.offset not in self._records, f"{extent} is committed already"
-        assert 0 < record.size <= extent.length, f"{record.size} bytes into {extent}"
+        assert 0 <= record.size <= extent.length, f"{record.size} bytes into {extent}"
 
     def publish(self, extent: Extent, record: BlockRecord) -> None:
         """The bytes are there: the block can be read from now on."""

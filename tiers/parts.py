@@ -42,21 +42,19 @@ class Parts:
         self.registry, self.catalogue, self._executor = registry, catalogue, executor
         self.counters: Counter[str] = Counter()
         self.policies = TierPolicies(
-            hbm=make_policy("lru", config.hbm_bytes),
+            hbm=make_policy("lru", config.hbm_bytes or 1),
             dram=make_policy(config.dram_policy, config.dram_bytes),
-            nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 0),
+            nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 1),
         )
         self.copies = Copies(catalogue, dram, nvme, hbm, self.policies, self.counters)
         self.recency = Recency(catalogue, self.policies)
         self.rules = LeaveRules(catalogue)
-        self.room = Room(dram, self._evict_one_from_dram, config.queue_max)
-        self.copies.room_changed = self._room_changed
+        self.room = Room(dram, self._evict_one_from_dram, self._may_reserve, config.queue_max)
+        self.copies.room_changed = self.room.changed
         self.sketch = FrequencySketch(config.promote_window)
         self.write_down: WriteDown | None = None
         self.bring_up: BringUp | None = None
         self.on_corrupt: Callable[[int, CorruptBlock], None] = lambda slot, error: None
-        self.reserved_bytes = 0
-        self.held_less = asyncio.Event()
         self._background: set[asyncio.Task[None]] = set()
         if nvme is not None:
             self._wire_nvme(nvme)
@@ -94,11 +92,10 @@ class Parts:
 
     def held_bytes(self) -> int:
         """DRAM that can't be had by evicting: leased, reserved, pinned. A pinned block that is leased counts twice, on the safe side."""
-        return self.copies.leased_bytes + self.reserved_bytes + self.catalogue.pinned_dram_bytes
+        return self.copies.leased_bytes + self.room.reserved_bytes + self.catalogue.pinned_dram_bytes
 
-    def release_reserved(self, size_bytes: int) -> None:
-        self.reserved_bytes -= size_bytes
-        self._room_changed()
+    def _may_reserve(self, size_bytes: int) -> bool:
+        return self.held_bytes() + size_bytes <= self.held_limit_bytes()
 
     def nvme_bytes_per_second(self) -> float:
         return self.bring_up.rate.bytes_per_second if self.bring_up is not None else 1.0
@@ -152,11 +149,6 @@ class Parts:
             self.recency.entered_dram(slot)
         self.copies.room_changed()
 
-    def _room_changed(self) -> None:
-        self.room.changed()
-        self.held_less.set()
-        self.held_less.clear()
-
     # --- the life of the whole ---
 
     def background(self, work: Coroutine[None, None, None]) -> None:
@@ -180,7 +172,7 @@ class Parts:
 
     def _tier_statuses(self) -> list[TierStatus]:
         catalogue, dram = self.catalogue, self.dram
-        leased, reserved = self.copies.leased_bytes, self.reserved_bytes
+        leased, reserved = self.copies.leased_bytes, self.room.reserved_bytes
         statuses = [
             TierStatus(
                 TierName.DRAM, dram.capacity_bytes, dram.used_bytes, len(catalogue.dram), catalogue.pinned_dram_bytes,

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from mooncask.errors import (
     BadRequest,
     BlockTooLarge,
-    Busy,
     DeadlineExceeded,
     DigestMismatch,
     EmptyBlock,
@@ -90,26 +89,7 @@ class Puts:
             raise PinLimitExceeded("dram", parts.catalogue.pinned_dram_bytes + needed, limit)
         if parts.write_down is not None and namespace.spec.mode is not WriteMode.MEMORY:
             await parts.write_down.below_dirty_limit(deadline)
-        await self._below_held_limit(needed, limit, deadline)
-        parts.reserved_bytes += needed  # counted while it waits too, or two waiters could pass the limit together
-        try:
-            return await parts.room.take(sizes, deadline, f"reserve of {len(sizes)} blocks")
-        except BaseException:
-            parts.release_reserved(needed)
-            raise
-
-    async def _below_held_limit(self, needed: int, limit: int, deadline: float) -> None:
-        """Leases and reservations of others end: worth waiting for, until the deadline."""
-        started = time.monotonic()
-        while self._parts.held_bytes() + needed > limit:
-            try:
-                async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
-                    await self._parts.held_less.wait()
-            except TimeoutError as exc:
-                what = (
-                    f"{self._parts.held_bytes()} bytes of DRAM are leased, pinned or reserved, at most {limit} may be"
-                )
-                raise Busy(what, time.monotonic() - started) from exc
+        return await parts.room.reserve(sizes, deadline, f"reserve of {len(sizes)} blocks")
 
     def _reservation(self, namespace: Namespace, request: PutRequest, extent: Extent) -> Reservation:
         extent.size = request.size
@@ -190,7 +170,7 @@ class Puts:
 
     def _end(self, reservation: Reservation) -> None:
         reservation.open = False
-        self._parts.release_reserved(reservation.extent.length)
+        self._parts.room.release(reservation.extent)
 
     # --- durable ---
 

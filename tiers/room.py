@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mooncask.errors import Busy
-from mooncask.tiers.block import Extent
+from mooncask.tiers.block import Extent, aligned
 from mooncask.tiers.dram import DramTier
 from mooncask.tiers.pressure import Pressure
 
@@ -18,6 +18,7 @@ from mooncask.tiers.pressure import Pressure
 @dataclass(slots=True, eq=False)
 class _Ticket:
     sizes: Sequence[int]
+    reserves: bool
     answer: asyncio.Future[list[Extent]]
     extents: list[Extent] = field(default_factory=list)
 
@@ -27,11 +28,23 @@ class _Ticket:
 
 
 class Room:
-    """A queue before the DRAM tier. Only its head holds bytes while it waits, so no two waiters can block each other."""
+    """A queue before the DRAM tier. Only its head holds bytes while it waits, so no two waiters can block each other.
 
-    def __init__(self, dram: DramTier, evict_one: Callable[[], Pressure], queue_max: int) -> None:
+    `may_reserve(size_bytes)` answers whether that much more may be reserved now (the limit on what can't be evicted).
+    """
+
+    def __init__(
+        self,
+        dram: DramTier,
+        evict_one: Callable[[], Pressure],
+        may_reserve: Callable[[int], bool],
+        queue_max: int,
+    ) -> None:
         self._dram = dram
         self._evict_one = evict_one
+        self._may_reserve = may_reserve
+        self.reserved_bytes = 0
+        """Bytes in extents that were taken as reservations and not yet released."""
         self._queue_max = queue_max
         self._queue: deque[_Ticket] = deque()
         self._pump_scheduled = False
@@ -40,13 +53,23 @@ class Room:
     def waiting(self) -> int:
         return len(self._queue)
 
+    async def reserve(self, sizes: Sequence[int], deadline: float, what: str) -> list[Extent]:
+        """Like `take`, for bytes that somebody will write: counted until `release`, and held to the limit."""
+        return await self._take(_Ticket(sizes, True, asyncio.get_running_loop().create_future()), deadline, what)
+
+    def release(self, extent: Extent) -> None:
+        """A reservation ended: its extent was published, or is about to be freed."""
+        self.reserved_bytes -= extent.length
+        self.changed()
+
     async def take(self, sizes: Sequence[int], deadline: float, what: str) -> list[Extent]:
         """Extents for all `sizes`, or Busy at the deadline and none. The wait is FIFO over all callers."""
+        return await self._take(_Ticket(sizes, False, asyncio.get_running_loop().create_future()), deadline, what)
+
+    async def _take(self, ticket: _Ticket, deadline: float, what: str) -> list[Extent]:
         started = time.monotonic()
         if len(self._queue) >= self._queue_max:
             raise Busy(f"{what}: {len(self._queue)} requests wait for DRAM already")
-        loop = asyncio.get_running_loop()
-        ticket = _Ticket(sizes, loop.create_future())
         self._queue.append(ticket)
         self._pump()
         if ticket.answer.done():
@@ -55,8 +78,9 @@ class Room:
             async with asyncio.timeout(max(0.0, deadline - started)):
                 return await ticket.answer
         except TimeoutError as exc:
+            why = self._why(ticket)
             self._give_up(ticket)
-            raise Busy(f"{what}: no room in DRAM", time.monotonic() - started) from exc
+            raise Busy(f"{what}: {why}", time.monotonic() - started) from exc
         except asyncio.CancelledError:
             self._give_up(ticket)
             raise
@@ -76,10 +100,15 @@ class Room:
             ticket = self._queue[0]
             if ticket.answer.done():  # gave up; its own task takes it out
                 return
-            if not self._fill(ticket):
+            if not self._allowed(ticket) or not self._fill(ticket):
                 return
             self._queue.popleft()
+            if ticket.reserves:
+                self.reserved_bytes += sum(extent.length for extent in ticket.extents)
             ticket.answer.set_result(ticket.extents)
+
+    def _allowed(self, ticket: _Ticket) -> bool:
+        return not ticket.reserves or bool(ticket.extents) or self._may_reserve(sum(map(aligned, ticket.sizes)))
 
     def _fill(self, ticket: _Ticket) -> bool:
         """Whether the ticket has all its extents, after as much eviction as that takes."""
@@ -98,9 +127,18 @@ class Room:
                 started_bytes += ticket.missing[0]
         return True
 
+    def _why(self, ticket: _Ticket) -> str:
+        if self._queue and self._queue[0] is not ticket:
+            return "other requests wait for DRAM before this one"
+        if not self._allowed(ticket):
+            return "too much of DRAM is leased, pinned or reserved"
+        return "no block may leave DRAM to make room"
+
     def _give_up(self, ticket: _Ticket) -> None:
         if ticket in self._queue:
             self._queue.remove(ticket)
+        elif ticket.reserves:  # granted in the very moment in which the caller went away
+            self.reserved_bytes -= sum(extent.length for extent in ticket.extents)
         for extent in ticket.extents:
             self._dram.free(extent)
         ticket.extents = []

@@ -183,7 +183,7 @@ class Store:
         slot = namespace.index.get(key)
         return None if slot is None else self._lookup.info(slot)
 
-    def list(
+    def list_blocks(
         self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"", limit: int = 1000
     ) -> list[BlockInfo]:
         """Blocks in key order whose key starts with `prefix` and comes after `after`, at most `limit`."""
