@@ -56,7 +56,9 @@ class HbmTier:
         self._ledger.check_reserved(extent, record)
         assert payload.nbytes >= record.size, f"{payload.nbytes} bytes offered for {record}"
         try:
-            await run_off_loop(self._executor, lambda: self.memory.write(extent.offset, payload[: record.size], extent.length))
+            await run_off_loop(
+                self._executor, lambda: self.memory.write(extent.offset, payload[: record.size], extent.length)
+            )
         except OSError as error:
             raise TierDegraded(self.name.name, str(error)) from error
         self._ledger.publish(extent, record)

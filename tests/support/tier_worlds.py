@@ -5,11 +5,12 @@ To add a tier, write one context manager like those below and list it in WORLDS.
 
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tier_doubles import CountingTier, FaultyTier, WrappedTier
@@ -33,7 +34,7 @@ class TierWorld:
 
     tier: Tier
     flip_bit: Callable[[Extent, int], None]
-    reopen: Callable[[], Awaitable[Places]] | None = None
+    reopen: Callable[[], Coroutine[Any, Any, Places]] | None = None
     """Closes the tier and opens it again on the same bytes, as `tier`; gives what it found. None: it forgets on close."""
 
 

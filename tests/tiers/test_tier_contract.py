@@ -66,6 +66,14 @@ async def test_what_was_committed_is_read_back(tier: Tier, size: int) -> None:
     assert await get(tier, extent, record) == payload
 
 
+async def test_an_object_without_bytes_has_a_place_and_is_read_back(tier: Tier) -> None:
+    record, extent = record_of(b"empty", b""), tier.reserve(1)
+    assert extent is not None
+    await tier.commit(extent, record, memoryview(b""))
+    assert await get(tier, extent, record) == b""
+    assert list(tier.keys()) == [(1, b"empty")]
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_buffer_as_long_as_the_extent_will_do(tier: Tier, size: int) -> None:
     payload = payload_of(size, size)
