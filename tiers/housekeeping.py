@@ -131,12 +131,15 @@ class Housekeeping:
                 raise  # else the reclaimer moved it while we read
 
     async def _scrub_for_ever(self) -> None:
-        """Round after round over all slots, at most `scrub_bytes_per_second`."""
         while True:
-            for slot in list(self._catalogue.slots()):
-                if self._catalogue.sequence[slot]:
-                    await self._scrub_one(slot)
+            await self.scrub_once()
             await asyncio.sleep(SWEEP_SECONDS)
+
+    async def scrub_once(self) -> None:
+        """Verifies every block that is here at the beginning, at most `scrub_bytes_per_second`."""
+        for slot in list(self._catalogue.slots()):
+            if self._catalogue.sequence[slot]:
+                await self._scrub_one(slot)
 
     async def _scrub_one(self, slot: int) -> None:
         size = self._catalogue.size[slot]

@@ -1,0 +1,190 @@
+"""Who leaves DRAM and NVMe, in which order, and what is never lost by it."""
+
+from pathlib import Path
+
+import pytest
+from store_driver import (
+    KIB,
+    MIB,
+    assert_books_balance,
+    bucket,
+    get,
+    kv,
+    opened,
+    put,
+    resident,
+    settled,
+    soon,
+    store_config,
+)
+
+from mooncask.errors import Busy, NotEvictable, PinLimitExceeded
+from mooncask.tiers.block import TierName, WriteMode
+from mooncask.tiers.requests import PutRequest
+
+BLOCK = 256 * KIB
+FITS = 16
+"""Blocks of BLOCK bytes in the arena of these tests (4 MiB)."""
+
+
+def payload(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (BLOCK // 4)
+
+
+async def test_a_memory_namespace_forgets_its_least_recently_used_block() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        for number in range(FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        assert resident(store, namespace, b"00") is not None
+        await put(store, namespace, b"more", payload(99))
+        assert store.info(namespace, b"01") is None, "the oldest that was not read since"
+        assert resident(store, namespace, b"00") == payload(0)
+        assert_books_balance(store)
+
+
+async def test_a_chain_is_forgotten_from_its_end() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        chain = [b"%02d" % number for number in range(FITS)]
+        for number, key in enumerate(chain):
+            await put(store, namespace, key, payload(number), parent=chain[number - 1] if number else b"")
+        for number in range(5):
+            await put(store, namespace, b"new%d" % number, payload(number))
+            prefix = len(store.match(namespace, chain))
+            kept = sum(store.info(namespace, key) is not None for key in chain)
+            assert prefix == kept, "what is left of the chain is its usable prefix"
+        assert kept < FITS
+        assert_books_balance(store)
+
+
+async def test_leased_and_pinned_blocks_never_leave() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        for number in range(FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        [held] = store.hold(namespace, [b"03"])
+        await store.pin(namespace, b"00")
+        for number in range(2 * FITS):
+            await put(store, namespace, b"new%02d" % number, payload(number))
+        assert resident(store, namespace, b"00") == payload(0) and resident(store, namespace, b"03") == payload(3)
+        assert held is not None
+        store.drop(held)
+        await store.unpin(namespace, b"00")
+        for number in range(2 * FITS):
+            await put(store, namespace, b"again%02d" % number, payload(number))
+        assert store.info(namespace, b"00") is None
+        assert_books_balance(store)
+
+
+async def test_pins_beyond_the_share_of_the_tier_are_refused() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        for number in range(FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        for number in range(11):
+            await store.pin(namespace, b"%02d" % number)
+        with pytest.raises(PinLimitExceeded, match="dram"):
+            await store.pin(namespace, b"11")
+        await store.pin(namespace, b"00")  # a second pin of the same block holds no more bytes
+
+
+async def test_an_object_namespace_forgets_nothing_and_says_so() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await bucket(store, mode=WriteMode.MEMORY)
+        for number in range(FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        with pytest.raises(Busy, match="no block may leave"):
+            await store.reserve(namespace, [PutRequest(b"more", BLOCK)], soon(0.05))
+        assert all(resident(store, namespace, b"%02d" % number) == payload(number) for number in range(FITS))
+
+
+async def test_hot_blocks_get_a_copy_in_hbm_and_lose_it_first() -> None:
+    config = store_config(None, hbm_bytes=4 * BLOCK, hbm_device="cpu")
+    async with opened(config) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        for number in range(8):
+            await put(store, namespace, b"%d" % number, payload(number))
+        for number in (0, 0, 1, 1, 2):
+            resident(store, namespace, b"%d" % number)
+        store._parts.recency.flush()
+        while store._parts._background:
+            await next(iter(store._parts._background))
+        info = store.info(namespace, b"0")
+        assert info is not None and info.tiers == (TierName.HBM, TierName.DRAM)
+        cold = store.info(namespace, b"2")
+        assert cold is not None and cold.tiers == (TierName.DRAM,)
+        assert store.match(namespace, [b"0"]).tiers == bytes([TierName.HBM])
+        await store.evict(namespace, [b"0", b"1"])
+        assert store.hbm is not None and store.hbm.used_bytes == 0
+        assert_books_balance(store)
+
+
+# --- with NVMe below ---
+
+
+async def test_write_through_evicts_from_dram_without_losing_anything(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path)) as store:
+        namespace = await kv(store)
+        for number in range(3 * FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        await settled(store)
+        assert store.counters["evicted_dram_copies"] > 0
+        for number in range(3 * FITS):
+            assert await get(store, namespace, b"%02d" % number) == payload(number)
+        assert_books_balance(store)
+
+
+async def test_write_back_writes_below_before_it_forgets_above(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path)) as store:
+        namespace = await kv(store, mode=WriteMode.WRITE_BACK)
+        for number in range(FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        assert store.counters["nvme_written_bytes"] == 0
+        for number in range(FITS, 3 * FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+        assert store.counters["demoted"] >= FITS
+        for number in range(3 * FITS):
+            assert await get(store, namespace, b"%02d" % number) == payload(number)
+        assert_books_balance(store)
+
+
+async def test_a_block_read_once_from_nvme_leaves_dram_with_its_reader_and_read_twice_it_stays(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path)) as store:
+        namespace = await kv(store)
+        await put(store, namespace, b"k", payload(1), durable=True)
+        store._parts.copies.drop_dram(namespace.index[b"k"])
+        assert await get(store, namespace, b"k") == payload(1)
+        assert resident(store, namespace, b"k") is None
+        assert await get(store, namespace, b"k") == payload(1)
+        assert resident(store, namespace, b"k") == payload(1)
+        assert_books_balance(store)
+
+
+async def test_nvme_evicts_leaf_first_when_it_is_full(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path)) as store:
+        namespace = await kv(store)
+        chain = [b"%03d" % number for number in range(300)]
+        for number, key in enumerate(chain):
+            await put(store, namespace, key, payload(number), parent=chain[number - 1] if number else b"", seconds=20)
+            if number % 16 == 15:
+                await settled(store)
+        await settled(store)
+        prefix = len(store.match(namespace, chain))
+        assert prefix == sum(store.info(namespace, key) is not None for key in chain)
+        assert FITS < prefix < 300
+        for number in (0, prefix // 2, prefix - 1):
+            assert await get(store, namespace, chain[number]) == payload(number)
+        assert_books_balance(store)
+
+
+async def test_a_full_nvme_refuses_objects_instead_of_forgetting_them(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path)) as store:
+        namespace = await bucket(store)
+        stored = 0
+        with pytest.raises(NotEvictable):
+            for stored in range(400):
+                await put(store, namespace, b"%03d" % stored, payload(stored), durable=True)
+        for number in range(stored):
+            assert await get(store, namespace, b"%03d" % number) == payload(number)
+        assert stored * BLOCK > 32 * MIB
