@@ -8,6 +8,7 @@ MooncaskError
 │   ├── Busy              no room before the deadline
 │   ├── DeadlineExceeded  the answer would have come too late
 │   ├── DaemonUnavailable no daemon behind the socket, or it went away in mid-call
+│   ├── WorkerUnavailable an engine worker process ended or says what nobody understands
 │   └── TierDegraded      a tier is read-only after a disk fault
 ├── corrupt: counted, quarantined, never served
 │   └── CorruptBlock
@@ -15,10 +16,12 @@ MooncaskError
 │   ├── LengthMismatch, BlockTooLarge, EmptyBlock, DigestMismatch, QuotaExceeded, PinLimitExceeded
 │   ├── FamilyMismatch, UnsupportedModel
 │   ├── UnknownLease, UnknownReservation, OutOfBounds
-│   ├── BadTrace          exit code 2
+│   ├── BadTrace          exit code 2, as for BadArgument
 │   ├── BadRequest, ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
 └── start: the process cannot begin; exit code 78 unless said otherwise
-    └── ConfigError, FolderInUse, ForeignFolder, UnsupportedVersion, NoDirectIO, AddressInUse, FolderNotWritable
+    ├── ConfigError
+    │   └── BadArgument    the same on the command line; exit code 2
+    └── FolderInUse, ForeignFolder, UnsupportedVersion, NoDirectIO, AddressInUse, FolderNotWritable
 
 An error carries its data as attributes and builds its own text: what, which, what next. `code` is its name on the wire
 and in S3's XML, `http_status`, `errno` and `exit_code` are what the HTTP server, the mount and the command line answer.
@@ -85,6 +88,14 @@ class DaemonUnavailable(MooncaskError):
     def __init__(self, address: str, why: str) -> None:
         super().__init__(f'no Mooncask daemon at {address}: {why}; start one with "mooncask serve"')
         self.address, self.why = address, why
+
+
+class WorkerUnavailable(MooncaskError):
+    code, http_status, errno, exit_code = "ServiceUnavailable", 503, _errno.ENOTCONN, 69
+
+    def __init__(self, role: str, why: str) -> None:
+        super().__init__(f"{role} worker: {why}; its log says more, and it can be started again")
+        self.role, self.why = role, why
 
 
 class TierDegraded(MooncaskError):
@@ -262,6 +273,10 @@ class ConfigError(MooncaskError):
     def __init__(self, key: str, value: str, allowed: str) -> None:
         super().__init__(f"{key} = {value}: {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
+
+
+class BadArgument(ConfigError):
+    code, exit_code = "InvalidArgument", 2
 
 
 class FolderInUse(MooncaskError):
