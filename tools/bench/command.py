@@ -1,0 +1,71 @@
+"""`mooncask bench`: measures the store beside its limits on this machine."""
+
+import importlib.metadata
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mooncask.errors import BadRequest
+from mooncask.tools.bench.disk_limits import takes_direct_io
+from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
+from mooncask.tools.bench.report import document, print_findings
+from mooncask.tools.bench.result import Skipped
+from mooncask.tools.bench.run import free_bytes, run
+from mooncask.tools.output import console, error_console
+
+bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+
+
+@bench.callback()
+def main() -> None:
+    """Measure on this machine."""
+
+
+@bench.command()
+def store(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
+    ] = None,
+    nvme: Annotated[
+        Path | None, typer.Option(help="Folder on the disk to measure; a temporary one by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
+    ] = False,
+    peers: Annotated[bool, typer.Option(help="Also measure Mooncake Store and Valkey or Redis, if installed.")] = False,
+) -> None:
+    """Measure every way in and out of the store beside memcpy, a plain file and a bare socket, with a daemon of its own.
+
+    The full run takes some minutes, 6 GiB of memory and 20 GiB of disk; nothing stays behind.
+    """
+    plan = QUICK if quick else FULL
+    status = error_console().status("starting")
+    with tempfile.TemporaryDirectory(prefix="mooncask-bench-") as folder, _data_folder(nvme, folder) as data, status:
+        places = Places(Path(folder), Path(data), takes_direct_io(Path(data)))
+        _check_room(plan, places)
+        findings = run(plan, places, peers, status.update)
+    if not places.direct:
+        findings.skipped.append(Skipped("O_DIRECT", f"{data} refuses it; NVMe figures are those of the page cache"))
+    print_findings(console(), findings)
+    if json_file is not None:
+        found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
+        json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def _data_folder(nvme: Path | None, default: str) -> tempfile.TemporaryDirectory[str]:
+    """A folder of our own, so that nothing of the user's is touched."""
+    return tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=nvme or default)
+
+
+def _check_room(plan: Plan, places: Places) -> None:
+    wanted = 2 * plan.nvme_bytes
+    have = free_bytes(places.data)
+    if have < wanted:
+        raise BadRequest(
+            f"{places.data} has {have >> 20} MiB free and the bench wants {wanted >> 20}; choose with --nvme"
+        )

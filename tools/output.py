@@ -1,0 +1,48 @@
+"""What commands print: a table for people or one JSON document, errors on stderr. Nothing else of tools/ prints tables."""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A heading; numbers stand to the right."""
+
+    heading: str
+    right: bool = False
+
+
+def console() -> Console:
+    """stdout as it is now. Piped output is not wrapped at 80 columns: other programs read it line by line."""
+    return Console(soft_wrap=True, highlight=False) if sys.stdout.isatty() else Console(width=200, highlight=False)
+
+
+def error_console() -> Console:
+    return Console(stderr=True, highlight=False)
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+    """`rows` under their headings; cells are shown as they are, whatever brackets they contain."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console().print(table)
+
+
+def print_json(document: object) -> None:
+    """One document on stdout, keys in the order given."""
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def printable(text: str) -> str:
+    """Without control characters: a key may contain anything, and a terminal should not act on it."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
