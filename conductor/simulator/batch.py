@@ -126,7 +126,7 @@ class Batch:
         sequence = youngest[2]
         done = len(self._gaps) - sequence.first_step
         if done:
-            sequence.earlier.append(self.gaps_of(sequence))
+            sequence.earlier.append(self._gaps_since_join(sequence))
             sequence.last_token_at = self.time
         sequence.context += done
         sequence.remaining -= done
@@ -139,7 +139,11 @@ class Batch:
 
     def gaps_of(self, sequence: Sequence) -> Gaps:
         """Seconds between the tokens of a sequence so far, its wait and the node's stalls included."""
-        gaps = np.array(self._gaps[sequence.first_step :][: max(0, sequence.ends_at_step - sequence.first_step)])
+        gaps = self._gaps_since_join(sequence)
+        return np.concatenate([*sequence.earlier, gaps]) if sequence.earlier else gaps
+
+    def _gaps_since_join(self, sequence: Sequence) -> Gaps:
+        gaps = np.array(self._gaps[sequence.first_step : sequence.ends_at_step])
         if gaps.size:
             gaps[0] += sequence.first_gap_extra
-        return np.concatenate([*sequence.earlier, gaps]) if sequence.earlier else gaps
+        return gaps

@@ -23,18 +23,29 @@ class DecodeNode:
         self._events, self._ended, self._stepped = events, ended, stepped
         self._planned = (0.0, 0)
         self._generation = 0
+        self._beginning = False
 
     def arrive(self, sequence: Sequence) -> None:
         """All KV of the sequence is in the node's DRAM; it joins at the next step boundary with room."""
         self.waiting.append(sequence)
         now = self._events.now
         if not len(self.batch):
-            self.batch.time = now
-            self._change()
+            self._begin_now()
         elif now < self._planned[0]:
             steps = self.batch.steps_until(now)
             if steps < self._planned[1]:
                 self._plan(steps)
+
+    def _begin_now(self) -> None:
+        """An idle node begins once all that arrives at this very time is there."""
+        if not self._beginning:
+            self._beginning = True
+            self._events.at(self._events.now, self._begin)
+
+    def _begin(self) -> None:
+        self._beginning = False
+        self.batch.time = self._events.now
+        self._change()
 
     def _plan(self, steps: int) -> None:
         self._generation += 1
