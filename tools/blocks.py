@@ -21,7 +21,7 @@ from mooncask.tools.connection import (
     open_existing,
 )
 from mooncask.tools.keys import format_size, parse_key
-from mooncask.tools.output import error_console, print_json
+from mooncask.tools.output import print_json, printable
 
 Key = Annotated[str, typer.Argument(help="Key of a block: text, or in a KV namespace hex.", metavar="KEY")]
 Keys = Annotated[list[str], typer.Argument(help="Keys of blocks: text, or in a KV namespace hex.", metavar="KEY...")]
@@ -44,7 +44,7 @@ def put(
     if as_json:
         print_json({"namespace": namespace, "key": key, "bytes": len(data), "state": state.name.lower()})
     else:
-        error_console().print(f"{namespace}/{key}: {format_size(len(data))} {_said(state)}", markup=False)
+        typer.echo(f"{printable(namespace)}/{printable(key)}: {format_size(len(data))} {_said(state)}")
 
 
 def get(
@@ -89,4 +89,6 @@ def _open_or_make(client: LocalClient, name: str, mode: str) -> NamespaceHandle:
 
 
 def _said(state: CommitState) -> str:
-    return "were there already" if state is CommitState.HAVE_IT else f"stored ({state.name.lower()})"
+    return (
+        "not stored: the namespace has that block" if state is CommitState.HAVE_IT else f"stored ({state.name.lower()})"
+    )

@@ -18,9 +18,15 @@ class Column:
     right: bool = False
 
 
+TABLE_WIDTH = 4096
+"""Wider than any terminal: a key is never cut, since people copy it; the terminal wraps what is too long."""
+PIPE_WIDTH = 160
+"""Where no terminal says how wide it is."""
+
+
 def console() -> Console:
-    """stdout as it is now. Piped output is not wrapped at 80 columns: other programs read it line by line."""
-    return Console(soft_wrap=True, highlight=False) if sys.stdout.isatty() else Console(width=200, highlight=False)
+    """stdout as it is now."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def error_console() -> Console:
@@ -34,7 +40,7 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    console().print(table)
+    Console(highlight=False, width=TABLE_WIDTH).print(table)
 
 
 def print_json(document: object) -> None:

@@ -11,19 +11,20 @@ from mooncask.tools.bench.samples import timed
 
 Bytes = NDArray[np.uint8]
 
+PAGE_BYTES = 4096
 COPY = "memcpy"
 COPY_SHARED = "memcpy into shared memory"
 
 
 def private_memory(size_bytes: int, seed: int = 0) -> Bytes:
-    """Touched private memory with bytes that differ from block to block."""
-    memory = np.empty(size_bytes, np.uint8)
-    pattern = np.random.default_rng(seed).integers(0, 256, min(size_bytes, 1 << 20), np.uint8)
-    for start in range(0, size_bytes, pattern.size):
-        part = memory[start : start + pattern.size]
-        np.copyto(part, pattern[: part.size])
-        part[:8] = np.frombuffer(start.to_bytes(8, "little"), np.uint8)[: part.size]
-    return memory
+    """Touched private memory of whole pages, no two of which are equal: random bytes behind the page's number."""
+    assert size_bytes % PAGE_BYTES == 0, size_bytes
+    pages = np.empty((size_bytes // PAGE_BYTES, PAGE_BYTES), np.uint8)
+    pattern = np.random.default_rng(seed).integers(0, 256, (256, PAGE_BYTES), np.uint8)
+    for start in range(0, len(pages), len(pattern)):
+        np.copyto(pages[start : start + len(pattern)], pattern[: len(pages) - start])
+    pages[:, :8] = np.arange(len(pages), dtype="<u8").view(np.uint8).reshape(-1, 8)
+    return pages.reshape(-1)
 
 
 def shared_memory(size_bytes: int) -> Bytes:

@@ -1,0 +1,5 @@
+"""`python -m mooncask.tools`: the same as `mooncask`."""
+
+from mooncask.tools.main import app
+
+app()
