@@ -23,6 +23,15 @@ TIER_NONE = 0
 """In `Matched.tiers`: the block is not here. Other values are `tiers.block.TierName`: 1 HBM, 2 DRAM, 3 NVMe."""
 
 
+class Tier(IntEnum):
+    """The numbers in `tiers` fields, named: `tiers.block.TierName` and TIER_NONE, for clients, which know no storage engine."""
+
+    NONE = 0
+    HBM = 1
+    DRAM = 2
+    NVME = 3
+
+
 class CommitState(IntEnum):
     FAILED = 0
     PUBLISHED = 1
@@ -60,7 +69,8 @@ class Hello(Message, frozen=True, tag=1):
     process: bytes
     want_write: bool = True
     resume: list[int] = []
-    """Leases whose views still live, after a reconnect; the process's other leases are freed."""
+    """All leases of the process whose views still live. Those it names and no other connection holds are this connection's
+    now; those of the process that no connection holds and that are not named are freed."""
 
 
 class Open(Message, frozen=True, tag=2):
@@ -111,7 +121,8 @@ class Expect(Message, frozen=True, tag=6):
 
 
 class Release(Message, frozen=True, tag=7):
-    """Ends leases. With id 0 no reply is sent; an unknown lease is counted and logged then."""
+    """Ends leases; any connection of the process that holds them may. With id 0 no reply is sent; an unknown lease is counted
+    and logged then."""
 
     leases: list[int]
     generations: list[int]
