@@ -1,0 +1,215 @@
+"""Starting the NVMe tier: folder, index (or its rebuild), segment table. Blocks; runs before the tier serves anybody."""
+
+import logging
+from dataclasses import dataclass
+
+from mooncask.errors import ConfigError, FolderNotWritable, MooncaskError
+from mooncask.tiers.nvme.config import Layout, NvmeConfig
+from mooncask.tiers.nvme.file_layer import FileLayer
+from mooncask.tiers.nvme.folder import INDEX, SEGMENTS, SETTING, DataFolder
+from mooncask.tiers.nvme.index import Index, IndexFault, IndexUnreadable
+from mooncask.tiers.nvme.index_entry import (
+    BLOCK_PREFIX,
+    META_COMPLETE,
+    META_SEQUENCE,
+    META_STORE,
+    Change,
+    SegmentState,
+    Set,
+    pack_sequence,
+    segment_key,
+    unpack_place,
+    unpack_sequence,
+)
+from mooncask.tiers.nvme.namespaces import NAMESPACES, NamespacesUnreadable, NamespaceTable
+from mooncask.tiers.nvme.rebuild import Rebuild, RebuildReport
+from mooncask.tiers.nvme.record import record_length
+from mooncask.tiers.nvme.segment import Segment, SegmentTable, State
+from mooncask.tiers.nvme.segment_files import SegmentFiles
+
+log = logging.getLogger(__name__)
+
+SEQUENCES_AHEAD = 1 << 20
+"""The index holds a sequence that no write has reached. A start begins there: it reads no segment to find the highest."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """What a started tier consists of."""
+
+    folder: DataFolder
+    files: SegmentFiles
+    index: Index
+    table: SegmentTable
+    namespaces: NamespaceTable
+    highest_sequence: int
+    sequence_mark: int
+    rebuilt: RebuildReport | None
+    dropped_entries: int
+
+
+def open_tier(config: NvmeConfig, file_layer: FileLayer) -> Opened:
+    """Raises the errors of `DataFolder.open`, ConfigError, NoDirectIO, and FolderNotWritable for a disk that fails."""
+    wanted = config.layout()
+    folder = DataFolder.open(config.path, wanted.segment_bytes, file_layer)
+    try:
+        return _open_in(folder, config, file_layer)
+    except (OSError, IndexFault) as exc:
+        folder.close()
+        raise FolderNotWritable(SETTING, str(config.path), str(exc)) from exc
+    except MooncaskError:
+        folder.close()
+        raise
+
+
+def _open_in(folder: DataFolder, config: NvmeConfig, file_layer: FileLayer) -> Opened:
+    identity = folder.identity
+    layout = _layout(config, identity.segment_bytes)
+    files = SegmentFiles(folder.path / SEGMENTS, identity.store, identity.segment_bytes, config.direct, file_layer)
+    files.probe_direct_io()
+    numbers = files.numbers()
+    namespaces = _read_namespaces(folder)
+    index, rebuilt = _index(folder, files, file_layer, namespaces, numbers)
+    try:
+        table = _table(layout, files, index.segments(), numbers)
+        dropped = _account(table, index)
+        mark = unpack_sequence(index.get(META_SEQUENCE) or bytes(8))
+        index.apply([*dropped, Set(META_SEQUENCE, pack_sequence(mark + SEQUENCES_AHEAD))])
+        if namespaces is None:
+            namespaces = _namespaces_of(index, folder, file_layer)
+    except BaseException:
+        index.close()
+        raise
+    return Opened(folder, files, index, table, namespaces, mark, mark + SEQUENCES_AHEAD, rebuilt, len(dropped))
+
+
+def _layout(config: NvmeConfig, segment_bytes: int) -> Layout:
+    if config.segment_bytes and config.segment_bytes != segment_bytes:
+        log.warning("nvme.segment_bytes = %d has no effect: %s has segments of %d bytes", config.segment_bytes,
+                    config.path, segment_bytes)  # fmt: skip
+    return config.with_segments_of(segment_bytes)
+
+
+# --- namespaces ------------------------------------------------------------------------------------------------------
+
+
+def _read_namespaces(folder: DataFolder) -> NamespaceTable | None:
+    path = folder.path / NAMESPACES
+    if not path.exists():
+        return NamespaceTable()
+    try:
+        return NamespaceTable.unpack(path.read_bytes())
+    except NamespacesUnreadable as exc:
+        log.error("%s: %s; taking the index's copy", path, exc)
+        return None
+
+
+def _namespaces_of(index: Index, folder: DataFolder, file_layer: FileLayer) -> NamespaceTable:
+    """The index's copy, written back to the file. Which ones were dropped is not known any more."""
+    table = NamespaceTable()
+    for number, blob in index.namespaces().items():
+        table.save(number, blob)
+    file_layer.publish(folder.path / NAMESPACES, table.pack())
+    return table
+
+
+# --- index -----------------------------------------------------------------------------------------------------------
+
+
+def _index(
+    folder: DataFolder,
+    files: SegmentFiles,
+    file_layer: FileLayer,
+    namespaces: NamespaceTable | None,
+    numbers: list[int],
+) -> tuple[Index, RebuildReport | None]:
+    path = folder.path / INDEX
+    try:
+        index = file_layer.open_index(path)
+        why = _foreign(index, folder.identity.store)
+        if not why:
+            return index, None
+        index.close()
+    except IndexUnreadable as exc:
+        why = str(exc)
+    if numbers:
+        log.warning("the index in %s can't be used (%s): rebuilding it from %d segments", path, why, len(numbers))
+    if namespaces is None:
+        raise ConfigError(SETTING, str(folder.path), f"both {NAMESPACES} and the index are unreadable; restore either")
+    rebuild = Rebuild(path, files, folder.identity.segment_bytes, namespaces, numbers)
+    index = rebuild.run()
+    if numbers:
+        log.warning("rebuilt the index: %s", rebuild.report)
+    return index, rebuild.report if numbers else None
+
+
+def _foreign(index: Index, store: bytes) -> str:
+    """Why this index can't be used, though RocksDB reads it."""
+    try:
+        if index.get(META_COMPLETE) is None:
+            return "it is incomplete"
+        return "" if index.get(META_STORE) == store else "it belongs to another store"
+    except IndexFault as exc:
+        return str(exc)
+
+
+# --- segments --------------------------------------------------------------------------------------------------------
+
+
+def _table(layout: Layout, files: SegmentFiles, states: dict[int, SegmentState], numbers: list[int]) -> SegmentTable:
+    """Segments as the index and their own headers say. Open ones of the last run are full from now on."""
+    table = SegmentTable(layout)
+    found = {number: _header(files, number) for number in numbers}
+    known = [state.generation for state in states.values()]
+    table.highest_generation = max([0, *known, *(generation for generation, _ in found.values())])
+    for number, (generation, copy) in found.items():
+        state = states.get(number)
+        if state is None or not state.used:
+            # What a crash left there must not count under the generation that is written next.
+            table.put(Segment(number, table.next_generation(), header_copy=copy))
+        else:
+            table.put(_used(layout, number, state, generation, copy))
+            if not generation:  # else a rebuild could not tell which records count
+                files.prepare(number, state.generation, copy)
+    return table
+
+
+def _header(files: SegmentFiles, number: int) -> tuple[int, int]:
+    """(generation, which copy says so); generation 0 when neither does."""
+    try:
+        header = files.read_header(number)
+    except OSError as exc:
+        log.error("nvme tier: the header of segment %d can't be read: %s", number, exc)
+        header = None
+    return (header[0].generation, header[1]) if header is not None else (0, 0)
+
+
+def _used(layout: Layout, number: int, state: SegmentState, generation: int, copy: int) -> Segment:
+    if generation not in (0, state.generation):
+        log.error("nvme tier: segment %d is of generation %d, the index says %d; its blocks are gone",
+                  number, generation, state.generation)  # fmt: skip
+    return Segment(
+        number,
+        generation or state.generation,
+        State.SEALED,
+        tail=layout.segment_bytes,
+        tombstones=state.tombstones,
+        header_copy=copy,
+        ready=True,
+    )
+
+
+def _account(table: SegmentTable, index: Index) -> list[Change]:
+    """Counts live bytes; returns the removal of entries that point to what is not there."""
+    wrong: list[Change] = []
+    for key, value in index.pairs(BLOCK_PREFIX):
+        place, size = unpack_place(value)
+        segment = table.at(place)
+        if segment is None or segment.state is not State.SEALED:
+            wrong.append(Set(key, None))
+        else:
+            table.add_live(place, record_length(size))
+    wrong += [Set(segment_key(number), None) for number in index.segments() if number not in table.segments]
+    if wrong:
+        log.warning("nvme tier: dropped %d index entries whose segment is gone or was reclaimed", len(wrong))
+    return wrong
