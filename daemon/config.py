@@ -1,0 +1,136 @@
+"""The daemon's whole configuration as one frozen object. What a file or the environment says becomes one in
+`daemon/config_source.py`; nothing here reads anything.
+
+Every key with its default stands here once; sizes are bytes and durations seconds by the time they are here.
+"""
+
+import os
+from typing import Annotated
+
+import msgspec
+
+from mooncask.tiers.block import WriteMode
+
+Size = Annotated[int, msgspec.Meta(ge=0, extra={"quantity": "size"})]
+Seconds = Annotated[float, msgspec.Meta(ge=0, extra={"quantity": "seconds"})]
+Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+FileMode = Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")]
+Policy = Annotated[str, msgspec.Meta(pattern="^(lru|lfu|s3fifo|arc)$")]
+LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
+
+
+class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One [section] of the file."""
+
+
+class NodeSection(Section, frozen=True):
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = os.uname().nodename[:64] or "node"
+
+
+class SocketSection(Section, frozen=True):
+    path: str = ""
+    """Empty: $XDG_RUNTIME_DIR/mooncask.sock, for root /run/mooncask/mooncask.sock, else /tmp/mooncask-<uid>/mooncask.sock."""
+    mode: FileMode = "0600"
+    trusted_writers: tuple[int, ...] = msgspec.field(default_factory=lambda: (os.getuid(),))
+    """Uids that map the arena writable. Such a writer can alter any block; the others write to a staging area of their own."""
+    staging: Size = 64 << 20
+    """Bytes of one untrusted writer's staging area."""
+    clients_max: Count = 256
+    """Connections at a time."""
+
+
+class HttpSection(Section, frozen=True):
+    enabled: bool = True
+    listen: str = "127.0.0.1:9470"
+    """host:port; port 0 chooses a free one. Without credentials only loopback is accepted."""
+    rate_min: Size = 256 << 10
+    """Bytes a second below which a reader or writer of a body is cut off, after `grace`."""
+    grace: Seconds = 30.0
+    requests_max: Count = 256
+    """Requests under way at a time; more are answered 503."""
+
+
+class DramSection(Section, frozen=True):
+    capacity: Size = 1 << 30
+    policy: Policy = "s3fifo"
+    huge_pages: bool = False
+
+
+class HbmSection(Section, frozen=True):
+    capacity: Size = 0
+    """0 = no HBM tier."""
+    device: str = "cuda:0"
+
+
+class NvmeSection(Section, frozen=True):
+    path: str = ""
+    """Data folder; empty = no NVMe tier, and every namespace is of mode `memory`."""
+    capacity: Size = 10 << 30
+    segment: Size = 0
+    """Bytes of one segment file, for a new folder; 0 chooses by the capacity, up to 256MiB."""
+    direct: bool = True
+    """false = also work on file systems that refuse O_DIRECT."""
+    policy: Policy = "s3fifo"
+    dirty_max: Size = 256 << 20
+    """Bytes published but not yet on NVMe above which reserve waits."""
+    io_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
+    scrub_rate: Size = 8 << 20
+    """Bytes a second that the background scrub reads; 0 = no scrub."""
+    mode: WriteMode = WriteMode.WRITE_THROUGH
+    """Write mode of namespaces that ask for none."""
+
+
+class PromotionSection(Section, frozen=True):
+    promote_after: Count = 2
+    """Reads within the window after which a block moves up a tier."""
+    window: Count = 100_000
+    """Accesses after which the frequency sketch halves its counts."""
+
+
+class LimitsSection(Section, frozen=True):
+    block_max: Size = 64 << 20
+    """Bytes of one block; never more than the pinnable share of DRAM, nor than what one NVMe segment holds."""
+    batch_max: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 4096
+    requests_open_max: Count = 64
+    """Requests of one connection under way at a time; more are not read until some are answered."""
+    lease_max: Seconds = 300.0
+    acquire_deadline_max: Seconds = 60.0
+    reserve_deadline_max: Seconds = 60.0
+    pin_share: Share = 0.7
+    """Share of a tier that pinned, leased and reserved bytes may take together."""
+
+
+class TenantSection(Section, frozen=True):
+    uids: tuple[int, ...] = ()
+    quota: Size = 0
+    """Bytes stored and reserved; 0 = no limit."""
+
+
+class ShutdownSection(Section, frozen=True):
+    flush_seconds: Seconds = 30.0
+
+
+class LogSection(Section, frozen=True):
+    level: LogLevel = "info"
+    json: bool = False
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that can be set. Built once, at start, and handed to whoever needs a part of it."""
+
+    node: NodeSection = NodeSection()
+    socket: SocketSection = SocketSection()
+    http: HttpSection = HttpSection()
+    dram: DramSection = DramSection()
+    hbm: HbmSection = HbmSection()
+    nvme: NvmeSection = NvmeSection()
+    promotion: PromotionSection = PromotionSection()
+    limits: LimitsSection = LimitsSection()
+    tenants: dict[str, TenantSection] = {}
+    shutdown: ShutdownSection = ShutdownSection()
+    log: LogSection = LogSection()
+
+    @property
+    def default_mode(self) -> WriteMode:
+        return self.nvme.mode if self.nvme.path else WriteMode.MEMORY

@@ -1,0 +1,224 @@
+"""From a TOML file and `MOONCASK_<SECTION>_<KEY>` variables to one checked `Config`. The environment wins.
+
+Every error is a ConfigError that names the key, the value and what is allowed. Whether an address or folder can be
+used is not known here; whoever opens it says so.
+"""
+
+import difflib
+import ipaddress
+import tomllib
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from mooncask.daemon.config import Config, Section, TenantSection
+from mooncask.daemon.quantities import SIZE_ALLOWED, TIME_ALLOWED, format_size, parse_seconds, parse_size
+from mooncask.errors import ConfigError
+
+PREFIX = "MOONCASK_"
+OTHERS = frozenset({"MOONCASK_CONFIG", "MOONCASK_SOCKET"})
+"""Variables of other programs of this project."""
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_ARENA_BYTES_MIN = 1 << 20
+
+Raw = dict[str, dict[str, object]]
+
+
+def load_config(path: Path | None, environment: Mapping[str, str], overrides: Raw | None = None) -> Config:
+    """The configuration: file, then environment, then `overrides` (a command line's). Raises ConfigError."""
+    raw = _read_file(path) if path else {}
+    for section, key, value in [*_from_environment(environment), *_flat(overrides or {})]:
+        raw.setdefault(section, {})[key] = value
+    config = _build(raw)
+    _check_together(config)
+    return config
+
+
+def split_listen(listen: str) -> tuple[str, int]:
+    """("host", port) of a `http.listen`; ("::1", 80) of "[::1]:80". Raises ConfigError."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ConfigError("http.listen", quoted(listen), 'host:port, such as "127.0.0.1:9470"')
+    return host, int(port)
+
+
+def quoted(value: object) -> str:
+    """A value as the message shows it, cut if it is long."""
+    text = f'"{value}"' if isinstance(value, str) else str(value)
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+# --- sources ---------------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: Path) -> Raw:
+    try:
+        parsed = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError("config file", str(path), f"must be readable ({error.strerror})") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError("config file", str(path), f"must be TOML ({error})") from error
+    for section, values in parsed.items():
+        if not isinstance(values, dict):
+            raise ConfigError(section, quoted(values), f"keys live in sections; [{section}] is meant to be one")
+    return parsed
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
+    known = {
+        f"{PREFIX}{section}_{field.name}".upper(): (section, field.name)
+        for section, kind in _sections().items()
+        for field in msgspec.structs.fields(kind)
+    }
+    for name, value in sorted(environment.items()):
+        if not name.startswith(PREFIX) or name in OTHERS:
+            continue
+        if name in known:
+            yield (*known[name], value)
+        else:
+            _refuse_typo(name, value, list(known))
+
+
+def _refuse_typo(name: str, value: str, known: list[str]) -> None:
+    """A variable that means nothing here may belong to another program, unless it looks like one of ours."""
+    section = name.removeprefix(PREFIX).split("_")[0].lower()
+    if section == "tenants":
+        raise ConfigError(name, quoted(value), "tenants are set in the config file only")
+    near = difflib.get_close_matches(name, known, 1, 0.8)
+    if near or section in _sections():
+        raise ConfigError(name, quoted(value), f"no such variable{_did_you_mean(name, known)}")
+
+
+def _flat(raw: Raw) -> Iterator[tuple[str, str, object]]:
+    return ((section, key, value) for section, values in raw.items() for key, value in values.items())
+
+
+# --- building --------------------------------------------------------------------------------------------------------
+
+
+def _sections() -> dict[str, type[Section]]:
+    return {field.name: field.type for field in msgspec.structs.fields(Config) if field.name != "tenants"}
+
+
+def _build(raw: Raw) -> Config:
+    known = _sections()
+    built: dict[str, object] = {}
+    for name, values in raw.items():
+        if name == "tenants":
+            built[name] = {tenant: _section(f"tenants.{tenant}", TenantSection, v) for tenant, v in values.items()}
+        elif name not in known:
+            raise ConfigError(f"[{name}]", "...", f"no such section{_did_you_mean(name, [*known, 'tenants'])}")
+        else:
+            built[name] = _section(name, known[name], values)
+    return Config(**built)  # type: ignore[arg-type]  # each value was built to its field's type above
+
+
+def _section(name: str, kind: type[Section], values: object) -> Section:
+    if not isinstance(values, dict):
+        raise ConfigError(f"[{name}]", quoted(values), "a section with keys")
+    fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
+    for key, value in values.items():
+        if key not in fields:
+            raise ConfigError(f"{name}.{key}", quoted(value), f"no such key{_did_you_mean(key, list(fields))}")
+    return kind(**{key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items()})
+
+
+def _value(key: str, value: object, kind: Any) -> object:
+    """`value`, from TOML or as a variable's text, as `kind`."""
+    info = msgspec.inspect.type_info(kind)
+    allowed = _allowed(info)
+    try:
+        return msgspec.convert(_parse(value, info), kind, strict=True)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise ConfigError(key, quoted(value), f"must be {allowed}") from error
+
+
+def _parse(value: object, info: msgspec.inspect.Type) -> object:
+    if isinstance(info, msgspec.inspect.Metadata):
+        return parse_size(value) if (info.extra or {})["quantity"] == "size" else parse_seconds(value)
+    if isinstance(info, msgspec.inspect.FloatType) and isinstance(value, int | str) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, str):
+        return value
+    if isinstance(info, msgspec.inspect.BoolType):
+        return _BOOLEANS.get(value.strip().lower(), value)
+    if isinstance(info, msgspec.inspect.IntType):
+        return int(value)
+    if isinstance(info, msgspec.inspect.VarTupleType):
+        return [int(part) for part in value.split(",") if part.strip()]
+    return value
+
+
+def _allowed(info: msgspec.inspect.Type) -> str:
+    match info:
+        case msgspec.inspect.Metadata(extra=extra):
+            return SIZE_ALLOWED if (extra or {})["quantity"] == "size" else TIME_ALLOWED
+        case msgspec.inspect.BoolType():
+            return "true or false"
+        case msgspec.inspect.IntType(ge=least, le=most):
+            return f"a whole number from {least} to {most}"
+        case msgspec.inspect.FloatType():
+            return "a number above 0 and at most 1"
+        case msgspec.inspect.VarTupleType():
+            return "a list of user ids, such as [0, 1000]"
+        case msgspec.inspect.EnumType(cls=cls):
+            return _one_of([str(member.value) for member in cls if isinstance(member, Enum)])
+        case msgspec.inspect.StrType(pattern=pattern) if pattern and "|" in pattern:
+            return _one_of(pattern.strip("^$()").split("|"))
+        case msgspec.inspect.StrType(pattern=pattern) if pattern:
+            return 'three octal digits in quotes, such as "0660"'
+        case msgspec.inspect.StrType(min_length=least) if least:
+            return "a text of 1 to 64 characters"
+        case _:
+            return "a text"
+
+
+def _one_of(words: list[str]) -> str:
+    return "one of " + ", ".join(f'"{word}"' for word in words)
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
+
+
+# --- what one key can't know of another ------------------------------------------------------------------------------
+
+
+def _check_together(config: Config) -> None:
+    if config.dram.capacity < _ARENA_BYTES_MIN:
+        raise ConfigError(
+            "dram.capacity", format_size(config.dram.capacity), f"at least {format_size(_ARENA_BYTES_MIN)}"
+        )
+    if config.limits.block_max == 0:
+        raise ConfigError("limits.block_max", "0", SIZE_ALLOWED + " above 0")
+    if config.http.enabled:
+        _check_loopback(config.http.listen)
+    _check_tenants(config.tenants)
+
+
+def _check_loopback(listen: str) -> None:
+    host, _ = split_listen(listen)
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            "http.listen", quoted(listen), "must be a loopback address: this HTTP API has no credentials yet"
+        )
+
+
+def _check_tenants(tenants: Mapping[str, TenantSection]) -> None:
+    owner: dict[int, str] = {}
+    for name, tenant in tenants.items():
+        if not name or len(name) > 64 or not name.isprintable():
+            raise ConfigError("tenants", quoted(name), "names of 1 to 64 printable characters")
+        for uid in tenant.uids:
+            if uid in owner:
+                raise ConfigError(f"tenants.{name}.uids", str(uid), f"is already a user of tenant {owner[uid]}")
+            owner[uid] = name
