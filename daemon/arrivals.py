@@ -1,0 +1,124 @@
+"""Which keys somebody is about to put, and who waits for them.
+
+Pure: producers and waiters are whatever objects the caller uses; methods return the waiters that must be told.
+A producer is an open reservation, or an announcement (`expect`) that ends with its time or its process. A waiter stays
+until its key is published, until the last producer of the key is gone, or until it leaves.
+"""
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
+
+Waiter = TypeVar("Waiter", bound=Hashable)
+
+
+class Key(NamedTuple):
+    """A key in its namespace (by incarnation number)."""
+
+    namespace: int
+    key: bytes
+
+
+class Layers(NamedTuple):
+    """Layers [0, done) of `total` are written."""
+
+    done: int
+    total: int
+
+
+NO_LAYERS = Layers(0, 0)
+
+
+@dataclass(slots=True)
+class _Arrival(Generic[Waiter]):
+    producers: dict[Hashable, Layers] = field(default_factory=dict)
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Arrivals(Generic[Waiter]):
+    """The keys under way. A key is here exactly while it has a producer; only then can it have waiters."""
+
+    _arrivals: dict[Key, _Arrival[Waiter]] = field(default_factory=dict)
+    _expires: dict[tuple[Hashable, Key], float] = field(default_factory=dict)
+
+    def announce(self, key: Key, producer: Hashable, layers_total: int = 0) -> None:
+        """`producer` will put `key`. Announcing twice is once."""
+        self._arrivals.setdefault(key, _Arrival()).producers.setdefault(producer, Layers(0, layers_total))
+
+    def expect(self, key: Key, producer: Hashable, until_seconds: float) -> None:
+        """As `announce`, but the promise ends at `until_seconds` unless it is renewed."""
+        self.announce(key, producer)
+        self._expires[(producer, key)] = until_seconds
+
+    def advance(self, key: Key, producer: Hashable, done: int) -> tuple[Layers, list[Waiter]]:
+        """`producer` has written layers [0, done): who must hear of it. Going back changes nothing and tells nobody."""
+        arrival = self._arrivals.get(key)
+        if arrival is None or producer not in arrival.producers:
+            return NO_LAYERS, []
+        before = arrival.producers[producer]
+        if done <= before.done:
+            return before, []
+        now = arrival.producers[producer] = Layers(done, before.total)
+        return now, list(arrival.waiters)
+
+    def published(self, key: Key) -> list[Waiter]:
+        """The block is readable: all waiters of the key, and no promise of it is left."""
+        arrival = self._arrivals.pop(key, None)
+        if arrival is None:
+            return []
+        for producer in arrival.producers:
+            self._expires.pop((producer, key), None)
+        return list(arrival.waiters)
+
+    def gone(self, key: Key, producer: Hashable) -> list[Waiter]:
+        """`producer` will not put `key`: the waiters, if nobody else will."""
+        arrival = self._arrivals.get(key)
+        if arrival is None:
+            return []
+        arrival.producers.pop(producer, None)
+        self._expires.pop((producer, key), None)
+        if arrival.producers:
+            return []
+        del self._arrivals[key]
+        return list(arrival.waiters)
+
+    def wait(self, key: Key, waiter: Waiter) -> Layers | None:
+        """Registers a waiter and returns how far the furthest producer is; None when nobody is putting the key."""
+        arrival = self._arrivals.get(key)
+        if arrival is None:
+            return None
+        arrival.waiters[waiter] = None
+        return max(arrival.producers.values())
+
+    def leave(self, key: Key, waiter: Waiter) -> None:
+        """The waiter waits no more; one that is not there is ignored."""
+        if (arrival := self._arrivals.get(key)) is not None:
+            arrival.waiters.pop(waiter, None)
+
+    def expire(self, now_seconds: float) -> list[Waiter]:
+        """Ends the promises whose time is over: waiters that nobody else will serve."""
+        over = [promise for promise, until in self._expires.items() if until <= now_seconds]
+        return [waiter for producer, key in over for waiter in self.gone(key, producer)]
+
+    def next_expiry(self) -> float | None:
+        return min(self._expires.values(), default=None)
+
+    @property
+    def promised(self) -> int:
+        """How many promises with a time there are."""
+        return len(self._expires)
+
+    def promises(self, producer: Hashable) -> list[Key]:
+        """Keys that `producer` expects to put."""
+        return [key for who, key in self._expires if who == producer]
+
+    def producers(self, key: Key) -> Iterator[Hashable]:
+        arrival = self._arrivals.get(key)
+        return iter(arrival.producers if arrival else ())
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._arrivals
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
