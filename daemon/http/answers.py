@@ -1,0 +1,78 @@
+"""Every answer that is an error, in S3's XML; one middleware translates them all."""
+
+import logging
+import secrets
+from collections import Counter
+
+from aiohttp import hdrs, web
+from aiohttp.typedefs import Handler
+
+from mooncask.daemon.http.s3_xml import error_document, error_of
+from mooncask.errors import Busy, MooncaskError, OutOfBounds
+
+log = logging.getLogger(__name__)
+
+Requests = Counter[tuple[str, int]]
+"""(method, status) -> how many."""
+
+_METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE"})
+_RETRY_SECONDS = "1"
+
+
+class Refused(Exception):
+    """A refusal that only S3 knows: a code and a status that no error of the project stands for."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code = status, code
+
+
+class Answers:
+    """Counts requests, bounds how many are under way, and turns whatever goes wrong into XML."""
+
+    def __init__(self, requests_max: int) -> None:
+        self.requests: Requests = Counter()
+        self.open = 0
+        self._requests_max = requests_max
+
+    @web.middleware
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.open += 1
+        request_id = secrets.token_hex(8)
+        try:
+            response = await self._answer(request, handler, request_id)
+        finally:
+            self.open -= 1
+        self.requests[(request.method if request.method in _METHODS else "other", response.status)] += 1
+        return response
+
+    async def _answer(self, request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:
+        try:
+            if self.open > self._requests_max:
+                raise Busy(f"{self._requests_max} HTTP requests are under way (http.requests_max)")
+            return await handler(request)
+        except MooncaskError as error:
+            response = _error(request, request_id, error.http_status, error_of(error, request.path, request_id))
+            if isinstance(error, OutOfBounds):
+                response.headers[hdrs.CONTENT_RANGE] = f"bytes */{error.size_bytes}"
+            return response
+        except Refused as error:
+            document = error_document(error.code, str(error), request.path, request_id)
+            return _error(request, request_id, error.status, document)
+        except web.HTTPException as error:
+            document = error_document(error.reason.replace(" ", ""), error.reason, request.path, request_id)
+            return _error(request, request_id, error.status, document)
+        except (ConnectionError, TimeoutError):
+            raise  # the client went away: there is nobody to answer
+        except Exception:
+            log.exception("%s %s failed by a fault of this daemon", request.method, request.path)
+            document = error_document("InternalError", "a fault of this daemon; its log says where", "", request_id)
+            return _error(request, request_id, 500, document)
+
+
+def _error(request: web.Request, request_id: str, status: int, document: bytes) -> web.Response:
+    headers = {"x-amz-request-id": request_id}
+    if status == 503:
+        headers[hdrs.RETRY_AFTER] = _RETRY_SECONDS
+    body = b"" if request.method == "HEAD" else document
+    return web.Response(status=status, body=body, content_type="application/xml", headers=headers)

@@ -1,0 +1,45 @@
+"""ListBuckets, CreateBucket, HeadBucket, DeleteBucket and ListObjectsV2. A bucket is a namespace."""
+
+from aiohttp import web
+
+from mooncask.client import wire
+from mooncask.daemon.http.listing import list_page, parse_list_request
+from mooncask.daemon.http.s3_xml import buckets_document, listing_document
+from mooncask.daemon.service import Service
+from mooncask.errors import BadRequest
+from mooncask.tiers.namespace import Namespace
+
+XML = "application/xml"
+
+
+class Buckets:
+    """The operations on buckets and on the list of them, for one tenant."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list_buckets(self, tenant: str) -> web.StreamResponse:
+        return web.Response(body=buckets_document(self._service.door.owned(tenant), tenant), content_type=XML)
+
+    async def create(self, tenant: str, name: str) -> web.StreamResponse:
+        """An object namespace. Making it again is no error, as in S3's first region."""
+        await self._service.door.open(tenant, wire.Open(0, name, wire.NamespaceKind.OBJECT))
+        return web.Response(status=200, headers={"Location": f"/{name}"})
+
+    async def head(self, namespace: Namespace) -> web.StreamResponse:
+        return web.Response(status=200, headers={"x-mooncask-kind": namespace.spec.kind})
+
+    async def delete(self, namespace: Namespace) -> web.StreamResponse:
+        """Raises NamespaceNotEmpty."""
+        await self._service.store.drop_namespace(namespace)
+        return web.Response(status=204)
+
+    async def list_objects(self, request: web.Request, namespace: Namespace) -> web.StreamResponse:
+        encoding = request.query.get("encoding-type", "")
+        if encoding not in ("", "url"):
+            raise BadRequest(f'encoding-type = "{encoding[:20]}": url is the only one')
+        asked = parse_list_request(request.query, hex_keys=namespace.spec.kind == "kv")
+        page = list_page(lambda *where: self._service.store.list_blocks(namespace, *where), asked)
+        token = request.query.get("continuation-token", "")
+        document = listing_document(namespace, asked, page, token, url_encoded=encoding == "url")
+        return web.Response(body=document, content_type=XML)

@@ -1,0 +1,93 @@
+"""The HTTP server: S3 at the root, the operator's pages under /-/. Which operation a request is: `target.py`."""
+
+import errno
+
+from aiohttp import web
+
+from mooncask.daemon.config import Config
+from mooncask.daemon.config_source import split_listen
+from mooncask.daemon.http.admin import Admin
+from mooncask.daemon.http.answers import Answers, Refused
+from mooncask.daemon.http.buckets import Buckets
+from mooncask.daemon.http.objects import Objects
+from mooncask.daemon.http.target import Operation, Target, parse_target
+from mooncask.daemon.metrics import Metrics
+from mooncask.daemon.namespace_door import DEFAULT_TENANT
+from mooncask.daemon.session import LocalPlane
+from mooncask.errors import AddressInUse, ConfigError
+
+CLOSE_SECONDS = 5.0
+KEEPALIVE_SECONDS = 30.0
+
+
+class HttpServer:
+    """Owns the listener. Requests act for the default tenant until there are credentials."""
+
+    def __init__(self, config: Config, plane: LocalPlane) -> None:
+        self._service = plane.service
+        self._buckets = Buckets(plane.service)
+        self._objects = Objects(plane.service, config.http)
+        self._answers = Answers(config.http.requests_max)
+        app = web.Application(middlewares=[self._answers.middleware])
+        app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
+        app.router.add_route("*", "/{target:.*}", self._dispatch)
+        app.on_response_prepare.append(_sign)
+        self._runner = web.AppRunner(
+            app, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=CLOSE_SECONDS
+        )
+        self.address = ""
+
+    @classmethod
+    async def start(cls, config: Config, plane: LocalPlane) -> "HttpServer":
+        """Listening. Raises AddressInUse and ConfigError."""
+        server = cls(config, plane)
+        host, port = split_listen(config.http.listen)
+        await server._runner.setup()
+        try:
+            await web.TCPSite(server._runner, host, port).start()
+        except OSError as error:
+            await server._runner.cleanup()
+            if error.errno == errno.EADDRINUSE:
+                raise AddressInUse("http.listen", config.http.listen) from error
+            raise ConfigError("http.listen", config.http.listen, f"cannot be listened on: {error}") from error
+        bound = server._runner.addresses[0]
+        server.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
+        return server
+
+    async def close(self) -> None:
+        """Requests under way may end within CLOSE_SECONDS; then their transports are aborted."""
+        await self._runner.cleanup()
+
+    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
+        target = parse_target(request.method, request.rel_url.raw_path, request.query)
+        if target.operation is None:
+            raise Refused(
+                501, "NotImplemented", f"{request.method} {request.path_qs[:200]} is no operation of this API"
+            )
+        if target.operation is Operation.LIST_BUCKETS:
+            return await self._buckets.list_buckets(DEFAULT_TENANT)
+        if target.operation is Operation.CREATE_BUCKET:
+            return await self._buckets.create(DEFAULT_TENANT, target.bucket)
+        return await self._in_bucket(request, target)
+
+    async def _in_bucket(self, request: web.Request, target: Target) -> web.StreamResponse:
+        namespace = self._service.door.find(DEFAULT_TENANT, target.bucket)
+        match target.operation:
+            case Operation.PUT_OBJECT:
+                return await self._objects.put(request, namespace, target.key)
+            case Operation.GET_OBJECT:
+                return await self._objects.get(request, namespace, target.key)
+            case Operation.HEAD_OBJECT:
+                return await self._objects.head(request, namespace, target.key)
+            case Operation.DELETE_OBJECT:
+                return await self._objects.delete(request, namespace, target.key)
+            case Operation.LIST_OBJECTS:
+                return await self._buckets.list_objects(request, namespace)
+            case Operation.DELETE_BUCKET:
+                return await self._buckets.delete(namespace)
+            case _:
+                return await self._buckets.head(namespace)
+
+
+async def _sign(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Server"] = "mooncask"

@@ -1,0 +1,251 @@
+"""What the daemon does for its callers on top of the store: one layer for the socket and for HTTP.
+
+Here: quotas, who is producing what, and gets that wait. Not here: leases (`leases.py`, the socket's; HTTP ties its
+own to the buffer it sends), how messages look, and who is allowed into which namespace (`namespace_door.py`).
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mooncask.client.wire import CommitState
+from mooncask.daemon.arrivals import Arrivals, Key
+from mooncask.daemon.config import Config
+from mooncask.daemon.leases import Ids
+from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
+from mooncask.daemon.waiter import Waiter
+from mooncask.errors import BadRequest, Busy, MooncaskError, QuotaExceeded
+from mooncask.tiers.block import Extent, WriteMode
+from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.requests import Match, PutRequest, Reservation
+from mooncask.tiers.store import Store
+
+log = logging.getLogger(__name__)
+
+STRAGGLER_SECONDS = 5.0
+PROMISES_MAX = 1 << 18
+"""Keys that may be announced at a time by all clients together."""
+
+
+@dataclass(slots=True, eq=False)
+class Writing:
+    """One open reservation of the store with what the daemon knows of it. It is itself the producer in `Arrivals`."""
+
+    id: int
+    reservation: Reservation
+    layers: int = 0
+    staging_offset: int = -1
+    """Where an untrusted writer puts the bytes, in its staging area; -1 = in the arena itself."""
+    committing: bool = False
+
+    @property
+    def generation(self) -> int:
+        return self.reservation.extent.generation
+
+    @property
+    def extent(self) -> Extent:
+        return self.reservation.extent
+
+    @property
+    def key(self) -> Key:
+        return Key(self.reservation.namespace.id, self.reservation.request.key)
+
+
+class Service:
+    """The store as its callers see it. Everything belongs to the event loop's thread."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        self.store = store
+        self.config = config
+        self.door = NamespaceDoor(store, config)
+        self.arrivals: Arrivals[Waiter] = Arrivals()
+        self.ids = Ids(secrets.randbits(62) + 1)
+        self.counters: Counter[str] = Counter()
+        self.tokens: Counter[tuple[str, str]] = Counter()
+        """(namespace, "requested" | "hit") -> tokens of prefixes looked up; hits count the usable prefix only."""
+        self.quota_refusals: Counter[str] = Counter()
+        self._reserved_bytes: Counter[str] = Counter()
+        self.started_seconds = time.monotonic()
+        self.ready = False
+        """Whether requests are served: set when the listeners are up, reset when the daemon begins to stop."""
+        self.stragglers: set[asyncio.Task[Any]] = set()
+        """Loads that nobody waits for any more; what they bring is dropped."""
+        self._expiry: asyncio.TimerHandle | None = None
+
+    # --- looking ---
+
+    def match(self, namespace: Namespace, keys: Sequence[bytes]) -> Match:
+        found = self.store.match(namespace, keys)
+        tokens = block_tokens(namespace.spec.family)
+        if tokens:
+            self.tokens[(namespace.spec.name, "requested")] += tokens * len(keys)
+            self.tokens[(namespace.spec.name, "hit")] += tokens * len(found)
+        return found
+
+    # --- writing ---
+
+    async def reserve(
+        self, namespace: Namespace, requests: Sequence[PutRequest], deadline: float, layers: int = 0
+    ) -> list[Writing | None]:
+        """Places for all `requests` or none; None where the store has the block. Raises QuotaExceeded at once."""
+        tenant = namespace.spec.tenant
+        asked = self._asked_bytes(namespace, requests)
+        self._check_quota(tenant, asked)
+        self._reserved_bytes[tenant] += asked
+        try:
+            found = await self.store.reserve(namespace, requests, deadline)
+        finally:
+            # What was granted is counted again, one by one, below: no await in between.
+            self._reserved_bytes[tenant] -= asked
+        return [self._opened(tenant, reservation, layers) if reservation else None for reservation in found]
+
+    def _opened(self, tenant: str, reservation: Reservation, layers: int) -> Writing:
+        (number,) = self.ids.take(1)
+        writing = Writing(number, reservation, layers)
+        self._reserved_bytes[tenant] += reservation.request.size
+        self.arrivals.announce(writing.key, writing, layers)
+        return writing
+
+    async def commit(self, writing: Writing, digest: bytes = b"", source: memoryview | None = None) -> CommitState:
+        """PUBLISHED or HAVE_IT; raises what the store raises, and then the writing is over too."""
+        assert not writing.committing, "callers take a writing out of their table before they commit it"
+        writing.committing = True
+        try:
+            published = await self.store.commit(writing.reservation, digest, source)
+        except BaseException:
+            self.abort(writing)  # no thread touches the place any more, also after a cancellation (off_loop.py)
+            raise
+        # The store published before it answered; a waiter that came in between holds the block itself (`waiter.py`).
+        self._uncount(writing)
+        for waiter in self.arrivals.published(writing.key):
+            waiter.wake(published=True)
+        return CommitState.PUBLISHED if published else CommitState.HAVE_IT
+
+    async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
+        """Waits until the block survives a crash; raises as `Store.durable`."""
+        await self.store.durable(namespace, key, deadline)
+
+    def check_can_be_durable(self, namespace: Namespace) -> None:
+        """Before anything is written: a promise that can't be kept is refused. Raises BadRequest."""
+        if namespace.spec.mode is WriteMode.MEMORY:
+            raise BadRequest(f"namespace {namespace.spec.name} is kept in memory only: nothing in it can be durable")
+
+    def abort(self, writing: Writing) -> None:
+        """Nothing happened; whoever waited for it learns so."""
+        self.store.abort(writing.reservation)
+        self._end(writing)
+
+    def disown(self, writing: Writing) -> None:
+        """The producer is cut off: nobody need wait, but its place stays reserved, since it may still be written into."""
+        for waiter in self.arrivals.gone(writing.key, writing):
+            waiter.wake(published=False)
+
+    def advance(self, writing: Writing, layer: int) -> None:
+        """Raises BadRequest for a layer beyond those announced."""
+        if layer > writing.layers:
+            raise BadRequest(f"advance to layer {layer} of {writing.layers}: reserve announces how many there are")
+        layers, waiters = self.arrivals.advance(writing.key, writing, layer)
+        for waiter in waiters:
+            waiter.progress(layers)
+
+    def _end(self, writing: Writing) -> None:
+        self._uncount(writing)
+        self.disown(writing)
+
+    def _uncount(self, writing: Writing) -> None:
+        request = writing.reservation.request
+        self._reserved_bytes[writing.reservation.namespace.spec.tenant] -= request.size
+
+    # --- announcements ---
+
+    def expect(self, namespace: Namespace, keys: Sequence[bytes], producer: Hashable, seconds: float) -> int:
+        """`producer` says that it will put these; how many of them are not here yet. Raises Busy when too many are announced."""
+        coming = [key for key in keys if key not in namespace.index]
+        if self.arrivals.promised + len(coming) > PROMISES_MAX:
+            raise Busy(f"{self.arrivals.promised} keys are announced already; {PROMISES_MAX} are allowed")
+        until = time.monotonic() + seconds
+        for key in coming:
+            self.arrivals.expect(Key(namespace.id, key), producer, until)
+        self._schedule_expiry()
+        return len(coming)
+
+    def end_promises(self, producer: Hashable) -> None:
+        """The producer is dead."""
+        for key in self.arrivals.promises(producer):
+            for waiter in self.arrivals.gone(key, producer):
+                waiter.wake(published=False)
+
+    async def close(self) -> None:
+        """Before the store is closed: no load may end after that."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self.stragglers:
+            await asyncio.wait(set(self.stragglers), timeout=STRAGGLER_SECONDS)
+
+    def _schedule_expiry(self) -> None:
+        if self._expiry is not None:
+            self._expiry.cancel()
+        next_seconds = self.arrivals.next_expiry()
+        loop = asyncio.get_running_loop()
+        self._expiry = None if next_seconds is None else loop.call_at(next_seconds, self._expire)
+
+    def _expire(self) -> None:
+        for waiter in self.arrivals.expire(time.monotonic()):
+            waiter.wake(published=False)
+        self._schedule_expiry()
+
+    # --- quotas ---
+
+    def reserved_bytes(self, tenant: str) -> int:
+        return self._reserved_bytes[tenant]
+
+    def _asked_bytes(self, namespace: Namespace, requests: Sequence[PutRequest]) -> int:
+        """What the tenant would have more; an object that will be replaced still has its bytes until then."""
+        fresh = {} if namespace.spec.kind == "object" else namespace.index
+        return sum(request.size for request in requests if request.key not in fresh)
+
+    def _check_quota(self, tenant: str, asked_bytes: int) -> None:
+        section = self.config.tenants.get(tenant)
+        if section is None or not section.quota:
+            return
+        if self.door.stored_bytes(tenant) + self._reserved_bytes[tenant] + asked_bytes > section.quota:
+            self.quota_refusals[tenant] += 1
+            raise QuotaExceeded(tenant, asked_bytes, section.quota)
+
+    # --- several blocks ---
+
+    async def pin_all(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
+        """Pins those that are here: all of them or, when the limit stops it, none."""
+        pinned: list[bytes] = []
+        try:
+            for key in keys:
+                if key in namespace.index:
+                    await self.store.pin(namespace, key)
+                    pinned.append(key)
+        except MooncaskError:
+            for key in pinned:
+                if key in namespace.index:
+                    await self.store.unpin(namespace, key)
+            raise
+        return len(pinned)
+
+    async def unpin_all(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
+        done = 0
+        for key in keys:
+            if key in namespace.index:
+                await self.store.unpin(namespace, key)
+                done += 1
+        return done
+
+    async def set_ttl_all(self, namespace: Namespace, keys: Sequence[bytes], seconds: float | None) -> int:
+        done = 0
+        for key in keys:
+            if key in namespace.index:
+                await self.store.set_ttl(namespace, key, seconds)
+                done += 1
+        return done

@@ -1,0 +1,80 @@
+"""What the daemon says of itself and of its blocks, in the words of the wire."""
+
+import importlib.metadata
+import time
+from typing import TYPE_CHECKING
+
+from mooncask.client import wire
+from mooncask.tiers.requests import BlockInfo, TierStatus
+
+if TYPE_CHECKING:
+    from mooncask.daemon.session import LocalPlane
+
+
+def version() -> str:
+    return importlib.metadata.version("mooncask")
+
+
+def block_stat(info: BlockInfo) -> wire.BlockStat:
+    return wire.BlockStat(
+        key=info.key,
+        size=info.size,
+        tiers=[int(tier) for tier in info.tiers],
+        checksum=info.checksum,
+        parent=info.parent,
+        depth=info.depth,
+        tokens=info.tokens,
+        hits=info.hits,
+        pins=info.pins,
+        leases=info.leases,
+        ttl_seconds=info.ttl_seconds,
+        durable=info.durable,
+        created_seconds=info.created_seconds,
+    )
+
+
+def tier_stat(tier: TierStatus) -> wire.TierStat:
+    return wire.TierStat(
+        tier=int(tier.name),
+        capacity_bytes=tier.capacity_bytes,
+        used_bytes=tier.used_bytes,
+        blocks=tier.blocks,
+        pinned_bytes=tier.pinned_bytes,
+        leased_bytes=tier.leased_bytes,
+        reserved_bytes=tier.reserved_bytes,
+        policy=tier.policy,
+        state=tier.state,
+    )
+
+
+def daemon_status(plane: "LocalPlane", request_id: int, tenant: str) -> wire.Status:
+    """Tiers and counters of the whole daemon, namespaces of the tenant who asks."""
+    service = plane.service
+    return wire.Status(
+        id=request_id,
+        node=service.config.node.name,
+        version=version(),
+        uptime_seconds=time.monotonic() - service.started_seconds,
+        ready=service.ready,
+        tiers=[tier_stat(tier) for tier in service.store.status().tiers],
+        namespaces=[
+            wire.NamespaceStat(
+                name=namespace.spec.name,
+                kind=wire.NamespaceKind(namespace.spec.kind),
+                tenant=namespace.spec.tenant,
+                shard=namespace.spec.shard,
+                mode=namespace.spec.mode.value,
+                family=namespace.spec.family,
+                blocks=namespace.blocks,
+                bytes=namespace.stored_bytes,
+            )
+            for namespace in service.door.owned(tenant)
+        ],
+        counters=dict(all_counters(plane)),
+        clients=sum(len(process.sessions) for process in plane.processes),
+    )
+
+
+def all_counters(plane: "LocalPlane") -> dict[str, int]:
+    """The store's, the service's and the socket's counters together."""
+    return dict(plane.service.store.counters + plane.service.counters + plane.counters)
