@@ -153,7 +153,7 @@ class DigestMismatch(MooncaskError):
     code, http_status, errno, exit_code = "BadDigest", 400, _errno.EBADMSG, 65
 
     def __init__(self, key: str, want: str, got: str) -> None:
-        super().__init__(f"block {key}: the payload's xxh3_128 is {got}, the writer said {want}; nothing was stored")
+        super().__init__(f"block {key}: the payload's checksum is {got}, the writer said {want}; nothing was stored")
         self.key, self.want, self.got = key, want, got
 
 
