@@ -1,0 +1,86 @@
+"""The prefill worker: brings the KV of a prompt's full blocks into the store, and never delivers a token.
+
+    match -> load the prefix -> for each chunk: reserve, compute (storing layer by layer), commit
+
+The tokens after the last full block are left to decode, which computes them anyway to choose the first answer token.
+"""
+
+import time
+
+from mooncask.engine_adapter.transformers.chunks import Chunk, chunks, completed_blocks
+from mooncask.engine_adapter.transformers.engine import Engine, Prefix
+from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit, LoadDecision
+from mooncask.engine_adapter.transformers.messages import PrefillResult, Request
+from mooncask.engine_adapter.transformers.store_link import LoadOutcome, StoreSession
+from mooncask.engine_adapter.transformers.stored_chunk import StoredChunk
+
+
+class PrefillWorker:
+    """One request at a time."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def run(self, request: Request) -> PrefillResult:
+        """Raises BadRequest. What the store can't do is in the result's `faults`; then computing stops early, for nobody
+        could read it."""
+        self.engine.check(request, answer_tokens=0)
+        started = time.perf_counter()
+        session = self.engine.link.session(request.use_store)
+        keys = session.keys(request.tokens, request.cache_salt)
+        hit = session.match(keys)
+        job = _Job(self.engine, session, request.tokens, keys)
+        prefix = job.load(hit) if len(hit) < len(keys) else _nothing_to_do(hit)
+        if len(hit) < len(keys):
+            job.compute(prefix.outcome.blocks)
+        return PrefillResult(
+            id=request.id,
+            prompt_tokens=len(request.tokens),
+            loaded=prefix.outcome.tokens(self.engine.layout),
+            computed=job.computed,
+            stored_blocks=job.stored,
+            decision=prefix.report(),
+            load_s=prefix.outcome.seconds,
+            total_s=time.perf_counter() - started,
+            faults=dict(session.faults),
+        )
+
+
+class _Job:
+    """The part of one request that computes: its tokens up to the last full block."""
+
+    def __init__(self, engine: Engine, session: StoreSession, tokens: list[int], keys: list[bytes]) -> None:
+        self.engine, self.session, self.keys = engine, session, keys
+        self.tokens = tokens[: len(keys) * engine.layout.block_tokens]
+        self.buffer = engine.buffer_for(len(self.tokens))
+        self.computed = self.stored = 0
+        self._chunk: StoredChunk | None = None
+
+    def load(self, hit: Hit) -> Prefix:
+        return self.engine.load_prefix(self.session, self.keys, hit, len(self.tokens), self.buffer)
+
+    def compute(self, loaded_blocks: int) -> None:
+        start = loaded_blocks * self.engine.layout.block_tokens
+        cache = self.engine.cache(self.buffer, start, self._layer_written)
+        for chunk in chunks(start, len(self.tokens), self.engine.options.prefill_chunk):
+            if not self.session.usable:
+                return
+            self._chunk = self._reserve(chunk)
+            self.engine.compute(self.tokens[chunk.start : chunk.stop], cache)
+            self.computed += chunk.tokens
+            if self._chunk is not None:
+                self.stored += self.session.commit(self._chunk)
+
+    def _reserve(self, chunk: Chunk) -> StoredChunk | None:
+        return self.session.begin_chunk(
+            self.keys, completed_blocks(chunk, self.engine.layout.block_tokens), self.buffer
+        )
+
+    def _layer_written(self, layer: int) -> None:
+        if self._chunk is not None:
+            self.session.advance(self._chunk, layer)
+
+
+def _nothing_to_do(hit: Hit) -> Prefix:
+    reason = "everything is cached" if hit is not NO_HIT and len(hit) else "there is no full block, or no store"
+    return Prefix(hit, LoadDecision(0, 0.0, 0.0, 0.0, reason), LoadOutcome())

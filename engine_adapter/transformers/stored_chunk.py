@@ -1,0 +1,35 @@
+"""The blocks that one prefill chunk completes, on their way into the store layer by layer."""
+
+from mooncask.client.reservations import Reservations
+from mooncask.client.wire import CommitState
+from mooncask.engine_adapter.transformers.kv_layout import KvBuffer
+
+
+class StoredChunk:
+    """Reserved places for blocks `indices` of one request, filled from its buffer. Ends with `commit`; dropped without
+    it, its places go back to the daemon."""
+
+    def __init__(self, reservations: Reservations, indices: range, buffer: KvBuffer) -> None:
+        layout = buffer.layout
+        self._reservations, self._buffer = reservations, buffer
+        self._open = [
+            (index, slot.torch(layout.torch_dtype, layout.block_shape))
+            for index, slot in zip(indices, reservations, strict=True)
+            if slot is not None
+        ]
+
+    def save_layer(self, layer: int) -> None:
+        """Copies one layer of every block to its place and tells the daemon how far this got."""
+        for index, block in self._open:
+            self._buffer.save_layer(layer, index, block)
+        self._reservations.advance(layer + 1)
+
+    def save_all(self) -> None:
+        """Copies every block to its place."""
+        for index, block in self._open:
+            self._buffer.save_block(index, block)
+
+    def commit(self) -> list[CommitState]:
+        """Publishes the blocks; from now on their places are their readers'."""
+        self._open = []
+        return self._reservations.commit()
