@@ -259,9 +259,9 @@ class NamespaceNotEmpty(MooncaskError):
 class NotEvictable(MooncaskError):
     code, http_status, errno, exit_code = "InsufficientCapacity", 507, _errno.ENOSPC, 74
 
-    def __init__(self, namespace: str, size_bytes: int) -> None:
-        super().__init__(f"no room for {size_bytes} bytes in object namespace {namespace}, which evicts nothing")
-        self.namespace, self.size_bytes = namespace, size_bytes
+    def __init__(self, where: str, size_bytes: int) -> None:
+        super().__init__(f"no room for {size_bytes} bytes in {where}: all it holds is pinned, in use, or not evictable")
+        self.where, self.size_bytes = where, size_bytes
 
 
 # --- start -----------------------------------------------------------------------------------------------------------

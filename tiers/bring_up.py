@@ -59,6 +59,7 @@ class BringUp:
         self._counters = counters
         self.rate = LoadRate()
         self._flights: dict[int, _Flight] = {}
+        """By sequence: a slot may have its next block while a load of the last one still runs."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def fetch(self, slot: int, deadline: float) -> Extent | None:
@@ -66,10 +67,11 @@ class BringUp:
 
         The load goes on without the caller if others may still want it.
         """
-        flight = self._flights.get(slot)
+        sequence = self._catalogue.sequence[slot]
+        flight = self._flights.get(sequence)
         if flight is None:
-            flight = self._flights[slot] = _Flight()
-            self._spawn(self._load(slot, self._catalogue.sequence[slot], flight))
+            flight = self._flights[sequence] = _Flight()
+            self._spawn(self._load(slot, sequence, flight))
         answer: asyncio.Future[Extent | None] = asyncio.get_running_loop().create_future()
         flight.waiting.append(answer)
         try:
@@ -97,7 +99,7 @@ class BringUp:
         try:
             extent = await self._read(slot, sequence)
         finally:
-            del self._flights[slot]
+            del self._flights[sequence]
             self._hand_out(slot, extent, flight)
 
     def _hand_out(self, slot: int, extent: Extent | None, flight: _Flight) -> None:

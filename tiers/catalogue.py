@@ -50,6 +50,8 @@ class Catalogue:
         self.pinned_dram_bytes = 0
         """Of `pinned_bytes`, those whose block has a copy in DRAM. Both count whole extents."""
         self._free: list[int] = []
+        self._awaited: dict[tuple[int, bytes], set[int]] = {}
+        """Blocks whose parent is not here (yet), by the parent's namespace and key: commits and restarts come in any order."""
 
     def __len__(self) -> int:
         return len(self.keys) - len(self._free)
@@ -64,20 +66,17 @@ class Catalogue:
         """A new block, in no tier yet. The key must not be there."""
         assert record.key not in namespace.index
         slot = self._free.pop() if self._free else self._grow()
-        parent_slot = namespace.index.get(record.parent, NO_PARENT) if record.parent else NO_PARENT
         self.keys[slot] = record.key
-        self.parents[slot] = record.parent if parent_slot == NO_PARENT else self.keys[parent_slot]
+        self.parents[slot] = record.parent
         self.namespace[slot] = namespace.id
         self.size[slot] = record.size
         self.sequence[slot] = record.sequence
-        self.parent_slot[slot] = parent_slot
         self.depth[slot] = record.depth
         self.tokens[slot] = record.tokens
         self.created[slot] = int(created_seconds)
         self.checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = record.checksum
-        if parent_slot != NO_PARENT:
-            self.children[parent_slot] += 1
         namespace.add_key(record.key, slot)
+        self._link(slot, namespace)
         namespace.stored_bytes += record.size
         self.highest_sequence = max(self.highest_sequence, record.sequence)
         return slot
@@ -98,11 +97,32 @@ class Catalogue:
         self.keys[slot] = self.parents[slot] = b""
         self._free.append(slot)
 
+    def _link(self, slot: int, namespace: Namespace) -> None:
+        """To its parent if that is here, and those that wait for this block to it."""
+        parent = self.parents[slot]
+        parent_slot = namespace.index.get(parent, NO_PARENT) if parent else NO_PARENT
+        if parent and parent_slot == NO_PARENT:
+            self._awaited.setdefault((namespace.id, parent), set()).add(slot)
+        for child in self._awaited.pop((namespace.id, self.keys[slot]), ()):
+            self._adopt(child, slot)
+        self.parent_slot[slot] = NO_PARENT
+        if parent_slot != NO_PARENT:
+            self._adopt(slot, parent_slot)
+
+    def _adopt(self, child: int, parent_slot: int) -> None:
+        self.parent_slot[child] = parent_slot
+        self.parents[child] = self.keys[parent_slot]
+        self.children[parent_slot] += 1
+
     def _unlink(self, slot: int) -> None:
+        if self.parent_slot[slot] == NO_PARENT and self.parents[slot]:
+            name = (self.namespace[slot], self.parents[slot])
+            waiting = self._awaited.get(name, set())
+            waiting.discard(slot)
+            if not waiting:
+                self._awaited.pop(name, None)
         # The parent's slot may have been reused since; a wrong count only makes leaf-first a little less exact.
-        parent = self.parent_slot[slot]
-        if parent != NO_PARENT and self.keys[parent] == self.parents[slot] and self.children[parent]:
-            self.children[parent] -= 1
+        self.child_came(self.parent_slot[slot], self.parents[slot])
 
     def _grow(self) -> int:
         self.keys.append(b"")
@@ -145,6 +165,21 @@ class Catalogue:
         namespace = self.registry.by_id(record.namespace)
         slot = namespace.index.get(record.key) if namespace else None
         return slot if slot is not None and self.sequence[slot] == record.sequence else None
+
+    def expect_child(self, namespace: Namespace, parent: bytes) -> int:
+        """A block that continues `parent` is being written: the parent is no leaf from now on. Returns its slot, or NO_PARENT.
+
+        Without this the only leaf of a chain, the parent of the very block that needs room, would be the one to leave.
+        """
+        slot = namespace.index.get(parent, NO_PARENT) if parent else NO_PARENT
+        if slot != NO_PARENT:
+            self.children[slot] += 1
+        return slot
+
+    def child_came(self, parent_slot: int, parent: bytes) -> None:
+        """The end of `expect_child`, whether the child came or not."""
+        if parent_slot != NO_PARENT and self.keys[parent_slot] == parent and self.children[parent_slot]:
+            self.children[parent_slot] -= 1
 
     def is_leaf(self, slot: int) -> bool:
         return self.children[slot] == 0

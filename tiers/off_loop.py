@@ -8,7 +8,7 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 INLINE_BYTES = 64 << 10
-"""Up to this size a copy or checksum takes 3 to 6 us; handing it to a thread and back takes about 60 us."""
+"""Such a copy takes 2 us (7 us from cold memory); handing it to a thread and back takes 34 us, on a busy machine over 1 ms."""
 
 
 async def run_off_loop(executor: Executor, work: Callable[[], Result]) -> Result:

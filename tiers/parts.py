@@ -234,7 +234,7 @@ def _moved(catalogue: Catalogue) -> Callable[[BlockRecord, Extent, Extent], bool
 
 
 def _recover(parts: Parts, nvme: NvmeTier) -> None:
-    """Fill the catalogue with what the disk index holds, oldest first, so that recency starts as the order of writing."""
+    """Fill the catalogue with what the disk index holds; recency starts as the order of writing."""
     catalogue, registry = parts.catalogue, parts.registry
     registry.restore(nvme.saved_namespaces())
     for block in nvme.recovered:
@@ -246,5 +246,6 @@ def _recover(parts: Parts, nvme: NvmeTier) -> None:
         catalogue.place_nvme(slot, block.extent)
         catalogue.add_pins(slot, block.pins)
         catalogue.set_ttl(slot, block.ttl_deadline)
+    for slot in sorted(catalogue.slots(), key=catalogue.sequence.__getitem__):
         parts.recency.entered_nvme(slot)
     catalogue.highest_sequence = max(catalogue.highest_sequence, nvme.highest_sequence)

@@ -48,14 +48,34 @@ class Puts:
         for request in requests:
             self._check(namespace, request)
         missing = [not self._have(namespace, request) for request in requests]
+        parents = [self._catalogue.expect_child(namespace, request.parent) for request in requests]
+        try:
+            return await self._place(namespace, requests, missing, parents, deadline)
+        except BaseException:
+            for request, slot in zip(requests, parents, strict=True):
+                self._catalogue.child_came(slot, request.parent)
+            raise
+
+    async def _place(
+        self,
+        namespace: Namespace,
+        requests: Sequence[PutRequest],
+        missing: Sequence[bool],
+        parents: Sequence[int],
+        deadline: float,
+    ) -> list[Reservation | None]:
         # An empty object still occupies one unit: every reservation has an extent.
         sizes = [max(1, request.size) for request, wanted in zip(requests, missing, strict=True) if wanted]
         places = iter(await self._take(namespace, sizes, deadline))
         # A block that somebody else published while we waited is reserved all the same; its commit answers have_it.
-        return [
-            self._reservation(namespace, request, next(places)) if wanted else None
-            for request, wanted in zip(requests, missing, strict=True)
-        ]
+        reservations: list[Reservation | None] = []
+        for request, wanted, parent in zip(requests, missing, parents, strict=True):
+            if wanted:
+                reservations.append(self._reservation(namespace, request, next(places), parent))
+            else:
+                self._catalogue.child_came(parent, request.parent)
+                reservations.append(None)
+        return reservations
 
     def _check(self, namespace: Namespace, request: PutRequest) -> None:
         size_max = self._parts.config.block_bytes_max
@@ -69,10 +89,10 @@ class Puts:
     def _have(self, namespace: Namespace, request: PutRequest) -> bool:
         """Whether this KV block is here with the same length; LengthMismatch if with another."""
         slot = namespace.index.get(request.key)
-        if slot is None or namespace.spec.kind == "object":
+        if slot is None or namespace.spec.kind == "object" or self._catalogue.expired(slot, time.time()):
             return False
         self._check_length(slot, request)
-        return not self._catalogue.expired(slot, time.time())
+        return True
 
     def _check_length(self, slot: int, request: PutRequest) -> None:
         have = self._catalogue.size[slot]
@@ -91,9 +111,9 @@ class Puts:
             await parts.write_down.below_dirty_limit(deadline)
         return await parts.room.reserve(sizes, deadline, f"reserve of {len(sizes)} blocks")
 
-    def _reservation(self, namespace: Namespace, request: PutRequest, extent: Extent) -> Reservation:
+    def _reservation(self, namespace: Namespace, request: PutRequest, extent: Extent, parent: int) -> Reservation:
         extent.size = request.size
-        return Reservation(namespace, request, extent)
+        return Reservation(namespace, request, extent, parent)
 
     # --- commit and abort ---
 
@@ -170,6 +190,7 @@ class Puts:
 
     def _end(self, reservation: Reservation) -> None:
         reservation.open = False
+        self._catalogue.child_came(reservation.parent_slot, reservation.request.parent)
         self._parts.room.release(reservation.extent)
 
     # --- durable ---

@@ -51,6 +51,8 @@ class Reservation:
     namespace: Namespace
     request: PutRequest
     extent: Extent
+    parent_slot: int
+    """The catalogue's slot of the block that this one continues, which can't leave meanwhile; -1 = none."""
     open: bool = True
 
 

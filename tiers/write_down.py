@@ -27,6 +27,7 @@ Tombstone = tuple[int, bytes, int]
 ATTEMPTS = 2
 """A write that met a fenced segment is done once more elsewhere."""
 HEADER_BYTES_MAX = 4096
+COMPLAIN_SECONDS = 60.0
 
 
 class WriteDown:
@@ -52,25 +53,27 @@ class WriteDown:
         """Bytes whose write is under way or waiting."""
         self._tails: dict[Key, asyncio.Task[None]] = {}
         self._writes: dict[int, asyncio.Task[None]] = {}
+        """By sequence and not by slot: a slot may have its next block while the last one's write still runs."""
         self._landed = asyncio.Event()
+        self._complain_after = 0.0
         self._superseded: dict[Key, list[Extent]] = {}
 
     # --- writing ---
 
     def start(self, slot: int) -> "asyncio.Task[None]":
         """Begin to write a block down unless that is under way; the task raises what went wrong."""
-        task = self._writes.get(slot)
+        sequence, size = self._catalogue.sequence[slot], self._catalogue.size[slot]
+        task = self._writes.get(sequence)
         if task is None:
-            sequence, size = self._catalogue.sequence[slot], self._catalogue.size[slot]
             self.dirty_bytes += size
             key = (self._catalogue.namespace[slot], self._catalogue.keys[slot])
             task = self._after(key, lambda: self._write(slot, sequence))
-            self._writes[slot] = task
-            task.add_done_callback(lambda done: self._write_ended(slot, size, done))
+            self._writes[sequence] = task
+            task.add_done_callback(lambda done: self._write_ended(sequence, size, done))
         return task
 
     def in_flight(self, slot: int) -> "asyncio.Task[None] | None":
-        return self._writes.get(slot)
+        return self._writes.get(self._catalogue.sequence[slot])
 
     async def below_dirty_limit(self, deadline: float) -> None:
         """Waits until less than `dirty_bytes_max` is waiting for the disk. Busy at the deadline."""
@@ -142,12 +145,19 @@ class WriteDown:
         """An older copy's place is dead as soon as the newer copy of its key is on disk, and not before."""
         self._superseded.setdefault(key, []).append(place)
 
-    def _write_ended(self, slot: int, size: int, task: "asyncio.Task[None]") -> None:
+    def _write_ended(self, sequence: int, size: int, task: "asyncio.Task[None]") -> None:
         self.dirty_bytes -= size
-        self._writes.pop(slot, None)
+        self._writes.pop(sequence, None)
         self._landed.set()
         self._copies.room_changed()
         if not task.cancelled() and isinstance(error := task.exception(), MooncaskError):
+            self._complain(error)
+
+    def _complain(self, error: MooncaskError) -> None:
+        """Counted always, logged once in a while: a full or broken disk fails every write."""
+        self._counters["nvme_writes_given_up"] += 1
+        if (now := time.monotonic()) >= self._complain_after:
+            self._complain_after = now + COMPLAIN_SECONDS
             log.warning("write to NVMe failed: %s", error)
 
     # --- deleting ---
@@ -181,7 +191,7 @@ class WriteDown:
         self._recency.flush()
         slot = self._copies.policies.nvme.evict(self._rules.may_leave_nvme)
         if slot is None:
-            raise NotEvictable("(the node's NVMe tier)", size)
+            raise NotEvictable("the NVMe tier", size)
         if slot in self._catalogue.dram:
             self._copies.drop_nvme(slot)
             self._counters["evicted_nvme_copies"] += 1

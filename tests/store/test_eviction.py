@@ -164,18 +164,42 @@ async def test_a_block_read_once_from_nvme_leaves_dram_with_its_reader_and_read_
 async def test_nvme_evicts_leaf_first_when_it_is_full(tmp_path: Path) -> None:
     async with opened(store_config(tmp_path)) as store:
         namespace = await kv(store)
-        chain = [b"%03d" % number for number in range(300)]
-        for number, key in enumerate(chain):
-            await put(store, namespace, key, payload(number), parent=chain[number - 1] if number else b"", seconds=20)
-            if number % 16 == 15:
-                await settled(store)
-        await settled(store)
-        prefix = len(store.match(namespace, chain))
-        assert prefix == sum(store.info(namespace, key) is not None for key in chain)
-        assert FITS < prefix < 300
-        for number in (0, prefix // 2, prefix - 1):
-            assert await get(store, namespace, chain[number]) == payload(number)
+        chains = [[b"%02d-%02d" % (chain, number) for number in range(10)] for chain in range(30)]
+        for chain in chains:
+            for number, key in enumerate(chain):
+                await put(
+                    store, namespace, key, payload(number), parent=chain[number - 1] if number else b"", seconds=20
+                )
+            await settled(store)
+        prefixes = [len(store.match(namespace, chain)) for chain in chains]
+        assert prefixes == [sum(store.info(namespace, key) is not None for key in chain) for chain in chains]
+        assert prefixes[0] == 0 and prefixes[-1] == 10 and FITS < sum(prefixes) < 300
+        for number in range(10):
+            assert await get(store, namespace, chains[-1][number]) == payload(number)
         assert_books_balance(store)
+
+
+async def test_a_chain_longer_than_the_store_keeps_its_beginning() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        chain = [b"%02d" % number for number in range(FITS + 2)]
+        for number, key in enumerate(chain[:FITS]):
+            await put(store, namespace, key, payload(number), parent=chain[number - 1] if number else b"")
+        request = PutRequest(chain[FITS], BLOCK, chain[FITS - 1])
+        with pytest.raises(Busy, match="no block may leave"):
+            await store.reserve(namespace, [request], soon(0.05))
+        assert len(store.match(namespace, chain)) == FITS
+
+
+async def test_blocks_of_one_chain_may_be_committed_in_any_order() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        chain = [b"%02d" % number for number in range(FITS)]
+        for number in reversed(range(FITS)):
+            await put(store, namespace, chain[number], payload(number), parent=chain[number - 1] if number else b"")
+        for number in range(4):
+            await put(store, namespace, b"new%d" % number, payload(number))
+        assert len(store.match(namespace, chain)) == sum(store.info(namespace, key) is not None for key in chain) > 0
 
 
 async def test_a_full_nvme_refuses_objects_instead_of_forgetting_them(tmp_path: Path) -> None:
