@@ -8,48 +8,41 @@ import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from mooncask.errors import BadRequest, BlockTooLarge, CorruptBlock, TierDegraded
 from mooncask.tiers.block import BlockRecord, Extent, TierName
 from mooncask.tiers.checksum import check_room
 from mooncask.tiers.crash_points import crash_point
-from mooncask.tiers.nvme.buffers import ReadTarget
 from mooncask.tiers.nvme.check import Problem, Progress, check_tier
 from mooncask.tiers.nvme.config import NvmeConfig
-from mooncask.tiers.nvme.file_layer import FileLayer, read_fully
-from mooncask.tiers.nvme.folder import INDEX
+from mooncask.tiers.nvme.file_layer import FileLayer
 from mooncask.tiers.nvme.group_commit import Entry, GroupCommit
-from mooncask.tiers.nvme.index import IndexFault, IndexUnreadable
+from mooncask.tiers.nvme.index import IndexFault
 from mooncask.tiers.nvme.index_entry import (
     META_SEQUENCE,
     BlockEntry,
     Change,
     Delete,
-    DropNamespace,
     Forget,
     Put,
     Set,
     SetMeta,
-    namespace_key,
     pack_sequence,
 )
 from mooncask.tiers.nvme.log import Log, release_writes
-from mooncask.tiers.nvme.namespaces import NAMESPACES
+from mooncask.tiers.nvme.namespace_store import NamespaceStore
 from mooncask.tiers.nvme.opening import SEQUENCES_AHEAD, Opened, open_tier
+from mooncask.tiers.nvme.reader import Reader
 from mooncask.tiers.nvme.reclaim import IsLive, Moved, Reclaimer
 from mooncask.tiers.nvme.record import (
-    HEADER_BYTES,
     KEY_BYTES_MAX,
     PARENT_BYTES_MAX,
-    Header,
     Place,
     Tombstone,
     record_length,
-    unpack,
 )
-from mooncask.tiers.nvme.scan import judge
+from mooncask.tiers.nvme.reopening import IndexReopener
 from mooncask.tiers.nvme.segment import Head, Segment
 from mooncask.tiers.nvme.workers import Workers
 from mooncask.tiers.off_loop import run_off_loop
@@ -57,9 +50,6 @@ from mooncask.tiers.off_loop import run_off_loop
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-REOPEN_SECONDS_FIRST = 1.0
-REOPEN_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,21 +79,22 @@ class NvmeTier:
         self.rebuilt = opened.rebuilt
         """What the rebuild of the index found; None when there was none."""
         self._folder = opened.folder
-        self._file_layer = files
         self._files = opened.files
         self._table = opened.table
-        self._namespaces = opened.namespaces
         self._sequence_mark = opened.sequence_mark
         self._raising: asyncio.Task[None] | None = None
         self._workers = Workers(config.io_threads)
         self._group = GroupCommit(self._table, self._files, self._workers, opened.index)
-        self._group.on_index_fault = self._start_reopening
+        self._reopener = IndexReopener(self._folder.path, files, self._workers, self._group)
+        self._group.on_index_fault = self._reopener.start
         self._log = Log(self._table, self._files, self._workers, self._group)
+        self._reader = Reader(self._files, self._workers, self._log.pages)
+        self._namespaces = NamespaceStore(
+            self._folder.path, opened.namespaces, self._table, self._files, self._workers, self._group
+        )
         self._reclaimer = Reclaimer(self._log, self._files, self._workers, self._group, is_live, moved)
         self._table.on_open = self._segment_opened
         self._committing: dict[tuple[int, bytes], list[Entry]] = {}
-        self._namespace_lock = asyncio.Lock()
-        self._reopening: asyncio.Task[None] | None = None
         self._calls = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -126,9 +117,7 @@ class NvmeTier:
     async def close(self) -> None:
         """Ends what is under way, writes the evictions that wait, releases files and threads."""
         await self._idle.wait()
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.wait((self._reopening,))
+        await self._reopener.close()
         await self._reclaimer.close()
         await self._log.close()
         try:
@@ -269,29 +258,13 @@ class NvmeTier:
         if segment is None:
             raise CorruptBlock(record.name, "nvme", "its place was reclaimed")
         segment.readers += 1
-        page, spare = self._log.pages.take(), self._log.pages.take()
         try:
-            why = await run_off_loop(self._workers.io, partial(self._read_and_judge, place, record, into, page, spare))
+            why = await self._reader.block(place, record, into)
         finally:
             segment.readers -= 1
-            self._log.pages.give(page)
-            self._log.pages.give(spare)
             self._reclaimer.reader_left(segment)
         if why:
             raise CorruptBlock(record.name, "nvme", why)
-
-    def _read_and_judge(
-        self, place: Place, record: BlockRecord, into: memoryview, page: memoryview, spare: memoryview
-    ) -> str:
-        target = ReadTarget(page, into, record.size, spare)
-        try:
-            with self._files.descriptor(place.segment) as fd:
-                got = read_fully(self._file_layer, fd, target.pieces, place.offset)
-        except OSError as exc:
-            return f"unreadable: {exc.strerror or exc}"
-        if got < sum(len(piece) for piece in target.pieces):
-            return "unreadable: the segment file ends before it"
-        return judge(page, target.settle(), self._files.store, place, record)
 
     def free(self, extent: Extent) -> None:
         """Give the place back. A block that is committed there and was not deleted is forgotten with it.
@@ -338,26 +311,14 @@ class NvmeTier:
 
     async def _forget_unnamed(self, segment: Segment, place: Place) -> None:
         """`free` names no key: the header does."""
-        page = self._log.pages.take()
         try:
-            header = await run_off_loop(self._workers.io, partial(self._read_header, place, page))
+            header = await self._reader.header(place)
         finally:
-            self._log.pages.give(page)
             segment.readers -= 1
             self._reclaimer.reader_left(segment)
-        if header is not None and header.block is not None and header.place == place:
+        if header is not None and header.block is not None:
             block = header.block
             self._group.remove_later(Forget(block.namespace, block.key, block.sequence))
-
-    def _read_header(self, place: Place, page: memoryview) -> Header | None:
-        try:
-            with self._files.descriptor(place.segment) as fd:
-                got = read_fully(self._file_layer, fd, [page], place.offset)
-        except OSError as exc:
-            log.error("nvme tier: header in segment %d can't be read: %s", place.segment, exc)
-            return None
-        header = unpack(page, self._files.store) if got == HEADER_BYTES else ""
-        return header if isinstance(header, Header) else None
 
     # --- for good ---
 
@@ -398,45 +359,20 @@ class NvmeTier:
 
     async def save_namespace(self, number: int, blob: bytes) -> None:
         """Remember a namespace, durably. To be done before its first block is committed."""
-        await self._counted(self._save_namespace(number, blob))
-
-    async def _save_namespace(self, number: int, blob: bytes) -> None:
-        async with self._namespace_lock:
-            self._group.refuse_if_degraded()
-            self._namespaces.save(number, blob)
-            await self._publish_namespaces()
-            await self._group.settle(Entry("note", (Set(namespace_key(number), blob),)))
+        await self._counted(self._namespaces.save(number, blob))
 
     def saved_namespaces(self) -> dict[int, bytes]:
-        return dict(self._namespaces.blobs)
+        return dict(self._namespaces.known.blobs)
 
     @property
     def highest_namespace(self) -> int:
         """The highest number that was ever saved; dropped ones count, and none may be used again."""
-        return self._namespaces.highest
+        return self._namespaces.known.highest
 
     async def drop_namespace(self, number: int) -> None:
         """Forget a namespace and, for good, all its blocks. Their extents are still to be freed."""
-        await self._counted(self._drop_namespace(number))
-
-    async def _drop_namespace(self, number: int) -> None:
-        async with self._namespace_lock:
-            self._group.refuse_if_degraded()
-            for (namespace, _), entries in self._committing.items():
-                for entry in entries if namespace == number else ():
-                    entry.dead = True
-            self._namespaces.drop(number, self._table.highest_generation)
-            await self._publish_namespaces()
-            crash_point("nvme.namespace.dropped")
-            await self._group.settle(Entry("note", (DropNamespace(number),)))
-
-    async def _publish_namespaces(self) -> None:
-        self._namespaces.purge(self._table.oldest_generation())
-        path, content = self._folder.path / NAMESPACES, self._namespaces.pack()
-        try:
-            await run_off_loop(self._workers.sync, partial(self._file_layer.publish, path, content))
-        except OSError as exc:
-            raise TierDegraded("nvme", f"{NAMESPACES} can't be written: {exc.strerror or exc}") from exc
+        writes = [entry for (namespace, _), some in self._committing.items() if namespace == number for entry in some]
+        await self._counted(self._namespaces.drop(number, writes))
 
     async def check(self, progress: Progress | None = None) -> list[Problem]:
         """See `check_tier`, which also says what a check can't detect. Reads all blocks; changes nothing."""
@@ -447,32 +383,6 @@ class NvmeTier:
     def _segment_opened(self) -> None:
         self._log.keep_spare()
         self._reclaimer.kick()
-
-    def _start_reopening(self) -> None:
-        if self._reopening is None or self._reopening.done():
-            self._reopening = asyncio.create_task(self._reopen())
-
-    async def _reopen(self) -> None:
-        """Opens the index anew with back-off; the tier is read-only until that succeeds."""
-        pause = REOPEN_SECONDS_FIRST
-        while True:
-            await asyncio.sleep(pause)
-            try:
-                await run_off_loop(self._workers.index, self._open_index_anew)
-                break
-            except (IndexFault, IndexUnreadable, OSError) as exc:
-                pause = min(pause * 2, REOPEN_SECONDS_MAX)
-                log.error("nvme tier: the index can't be opened (%s); next try in %.0f s", exc, pause)
-        self._group.recovered()
-        log.warning("nvme tier: the index is open again; the tier takes writes")
-        self._log.keep_spare()
-
-    def _open_index_anew(self) -> None:
-        try:
-            self._group.index.close()
-        except IndexFault as exc:
-            log.warning("nvme tier: closing the broken index: %s", exc)
-        self._group.index = self._file_layer.open_index(self._folder.path / INDEX)
 
     async def _counted(self, call: Coroutine[Any, Any, Result]) -> Result:
         """`close` waits for calls that are under way."""
