@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mooncask.client.arena_map import ArrayAlias
-from mooncask.client.leases import Bytes, LeaseBook
+from mooncask.client.leases import Bytes, LeaseBook, LeaseRef
 from mooncask.client.wire import Tier
 from mooncask.errors import BadRequest
 
@@ -49,11 +49,12 @@ def _tensor(memory: memoryview, address: int, dtype: "TorchDtype", shape: Shape)
 class Block:
     """One leased block. Any thread may read it."""
 
-    __slots__ = ("_array", "_tier", "generation", "key", "lease", "size")
+    __slots__ = ("_array", "_tier", "key", "lease", "size")
 
-    def __init__(self, key: bytes, array: Bytes, size: int, tier: int, lease: int, generation: int) -> None:
-        self.key, self.size = key, size
-        self.lease, self.generation = lease, generation
+    def __init__(self, key: bytes, array: Bytes, size: int, tier: int, lease: LeaseRef) -> None:
+        self.key = key
+        self.size = size
+        self.lease = lease
         self._array: Bytes | None = array
         self._tier = tier
 
@@ -131,7 +132,7 @@ class Blocks(Sequence["Block | None"]):
             raise BadRequest("these blocks have no token; acquire them with want_token=True")
         for item in self._items:
             if item is not None:
-                self.book.hand_over(item.lease, item.generation)
+                self.book.hand_over(item.lease)
         self.close()
         return self.token
 

@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mooncask.client import flows, operations, wire
+from mooncask.client import calls, flows, operations, wire
 from mooncask.client.blocks import Blocks
-from mooncask.client.byte_views import flat_bytes
+from mooncask.client.calls import Plan
 from mooncask.client.dial import Target, dial
-from mooncask.client.flows import Deadline, Flow, Start, Work
+from mooncask.client.flows import Flow, Start, Work
 from mooncask.client.flusher import Flusher
 from mooncask.client.link import Link, NotSent, PendingCall
 from mooncask.client.namespace import NamespaceHandle
@@ -86,18 +86,14 @@ class LocalClient:
         deadline_seconds: float | None = None,
     ) -> NamespaceHandle:
         """Opens a namespace, made if need be. Raises FamilyMismatch, NoSuchNamespace (with create=False), AccessDenied."""
-        request = wire.Open(0, name, kind, dict(family or {}), shard, mode, hash, create)
-        return self.run(operations.open_namespace(request, self._seconds(deadline_seconds)))
+        seconds = self._seconds(deadline_seconds)
+        return self.run(calls.open_namespace(name, family, shard, mode, kind, hash, create, seconds))
 
     # --- reading ---
 
     def match(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> Match:
         """The longest prefix of `keys` that is here; changes nothing."""
-        seconds = self._seconds(deadline_seconds)
-        limits = self._limits()
-        if 0 < len(keys) <= limits.batch:
-            return self.run(operations.match(namespace, keys, seconds))
-        return self._drive(flows.match(namespace, keys, Deadline(seconds), limits))
+        return self._do(calls.match(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def acquire(
         self,
@@ -114,17 +110,13 @@ class LocalClient:
         """Leases blocks for reading in place. What is not here by the deadline is None in the result, not an error.
 
         `wait` also waits for blocks that somebody is putting, and then calls `progress(index, layers written, layers)`;
-        `verify` checks the bytes of DRAM hits too. `want_token` works for as many keys as one
-        request takes (`welcome.batch_max`).
+        `verify` checks the bytes of DRAM hits too. `want_token` works for as many keys as one request takes
+        (`welcome.batch_max`).
         """
-        seconds = self._seconds(deadline_seconds)
-        limits = self._limits()
-        if 0 < len(keys) <= limits.batch or want_token:
-            blocks = self.run(operations.acquire(namespace, keys, seconds, wait, verify, want_token, hint, progress))
-        else:
-            flow = flows.acquire(namespace, keys, Deadline(seconds), limits, wait, verify, hint, progress)
-            blocks = self._drive(flow)
-        self._flusher.wake()
+        seconds, limits = self._seconds(deadline_seconds), self._limits()
+        plan = calls.acquire(namespace, keys, seconds, limits, wait, verify, want_token, hint, progress)
+        blocks = self._do(plan)
+        self._wake()
         return blocks
 
     def get_into(
@@ -137,15 +129,14 @@ class LocalClient:
         hint: HintFields | None = None,
     ) -> list[bool]:
         """Copies blocks into writable buffers (bytearrays, arrays, CPU tensors) at least as long; False where one is not here."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        found = self._drive(flows.get_into(namespace, keys, buffers, deadline, hint))
-        self._flusher.wake()
+        found = self._do(calls.get_into(namespace, keys, buffers, self._seconds(deadline_seconds), hint))
+        self._wake()
         return found
 
     def adopt(self, token: bytes, deadline_seconds: float | None = None) -> Blocks:
         """Takes over the leases behind another process's token (`Blocks.hand_over`), within 5 s and once."""
         blocks = self.run(operations.adopt(token, self._seconds(deadline_seconds)))
-        self._flusher.wake()
+        self._wake()
         return blocks
 
     # --- writing ---
@@ -166,7 +157,7 @@ class LocalClient:
         """Places for new blocks: all or none. Raises Busy at the deadline, LengthMismatch, BlockTooLarge, QuotaExceeded …"""
         new = NewBlocks(keys, sizes, parents, depths, tokens, layers, hint)
         session, slots = self.run(operations.reserve(namespace, new, self._seconds(deadline_seconds)))
-        self._flusher.wake()
+        self._wake()
         return Reservations(session, slots, self)
 
     def put(
@@ -187,32 +178,26 @@ class LocalClient:
 
         Raises what `reserve` raises, and the first error of a commit; blocks that were published by then stay.
         """
-        sources = [flat_bytes(payload) for payload in payloads]
-        new = NewBlocks(keys, [source.nbytes for source in sources], parents, depths, tokens, 0, hint)
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(flows.put(namespace, new, sources, deadline, self._limits(), durable, digests))
+        seconds, limits = self._seconds(deadline_seconds), self._limits()
+        return self._do(
+            calls.put(namespace, keys, payloads, parents, depths, tokens, durable, digests, hint, seconds, limits)
+        )
 
     def expect(
         self, namespace: NamespaceHandle, keys: Keys, ttl_seconds: float, deadline_seconds: float | None = None
     ) -> None:
         """Announces that this process will put `keys` within `ttl_seconds`, for those who acquire with wait=True."""
-        seconds = Deadline(self._seconds(deadline_seconds))
-        self._drive(
-            flows.counted(lambda k, s: operations.expect(namespace, k, ttl_seconds, s), keys, seconds, self._limits())
-        )
+        self._do(calls.expect(namespace, keys, ttl_seconds, self._seconds(deadline_seconds), self._limits()))
 
     # --- housekeeping ---
 
     def pin(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> int:
         """Keeps blocks from being evicted until as many unpins; returns how many are here. Raises PinLimitExceeded."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(flows.counted(lambda k, s: operations.pin(namespace, k, s), keys, deadline, self._limits()))
+        return self._do(calls.pin(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def unpin(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> int:
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(
-            flows.counted(lambda k, s: operations.unpin(namespace, k, s), keys, deadline, self._limits())
-        )
+        """Takes one pin off each block; returns how many are here."""
+        return self._do(calls.unpin(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def set_ttl(
         self,
@@ -222,31 +207,22 @@ class LocalClient:
         deadline_seconds: float | None = None,
     ) -> int:
         """Lets blocks vanish after a time; None: they stay until evicted. Returns how many are here."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(
-            flows.counted(lambda k, s: operations.set_ttl(namespace, k, ttl_seconds, s), keys, deadline, self._limits())
-        )
+        seconds, limits = self._seconds(deadline_seconds), self._limits()
+        return self._do(calls.set_ttl(namespace, keys, ttl_seconds, seconds, limits))
 
     def evict(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> int:
         """Deletes blocks from all tiers, durably; returns how many there were. Leased ones stay readable for their holders."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(
-            flows.counted(lambda k, s: operations.evict(namespace, k, s), keys, deadline, self._limits())
-        )
+        return self._do(calls.evict(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def stat(
         self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None
     ) -> list[BlockStat | None]:
         """What is known of each block; None for those that are not here."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(flows.listed(lambda k, s: operations.stat(namespace, k, s), keys, deadline, self._limits()))
+        return self._do(calls.stat(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def verify(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> list[bool]:
         """Reads and checks every copy of each block. False: not here, or a wrong copy was found and quarantined."""
-        deadline = Deadline(self._seconds(deadline_seconds))
-        return self._drive(
-            flows.listed(lambda k, s: operations.verify(namespace, k, s), keys, deadline, self._limits())
-        )
+        return self._do(calls.verify(namespace, keys, self._seconds(deadline_seconds), self._limits()))
 
     def list_blocks(
         self,
@@ -325,6 +301,9 @@ class LocalClient:
         handle: int = PendingCall(link, link.start(operation, 0, deadline), operation, deadline).wait()
         return handle
 
+    def _wake(self) -> None:
+        self._flusher.wake()
+
     def _limits(self) -> Limits:
         return self._connected(time.monotonic() + self.deadline_seconds).session.limits
 
@@ -351,6 +330,9 @@ class LocalClient:
         self._closed = closed
         if inherited is not None:
             inherited.drop_inherited()
+
+    def _do(self, plan: Plan[T]) -> T:
+        return self.run(plan) if isinstance(plan, Operation) else self._drive(plan)
 
     def _drive(self, flow: Flow[T]) -> T:
         """Runs a call of several requests."""

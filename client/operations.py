@@ -59,6 +59,12 @@ class Page:
     more: bool
 
 
+def check_column(keys: Keys, name: str, column: Sequence[Any]) -> None:
+    """A column that may be left out has an item a key. Raises BadRequest."""
+    if column and len(column) != len(keys):
+        raise BadRequest(f"{len(keys)} keys and {len(column)} {name}; each key needs one, or give none")
+
+
 @dataclass(frozen=True, slots=True)
 class NewBlocks:
     """Blocks to be put, as columns; empty columns mean unknown."""
@@ -72,10 +78,10 @@ class NewBlocks:
     hint: HintFields | None = None
 
     def __post_init__(self) -> None:
-        columns = {"sizes": self.sizes, "parents": self.parents, "depths": self.depths, "tokens": self.tokens}
-        for name, column in columns.items():
-            if len(column) != len(self.keys) and (column or name == "sizes"):
-                raise BadRequest(f"{len(self.keys)} keys and {len(column)} {name}; each key needs one")
+        if len(self.sizes) != len(self.keys):
+            raise BadRequest(f"{len(self.keys)} keys and {len(self.sizes)} payloads; each key needs one")
+        for name, column in (("parents", self.parents), ("depths", self.depths), ("tokens", self.tokens)):
+            check_column(self.keys, name, column)
 
     def part(self, start: int, stop: int) -> "NewBlocks":
         cut = slice(start, stop)

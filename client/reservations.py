@@ -124,3 +124,51 @@ class Reservations(OpenSlots):
     ) -> None:
         if self.open:
             self.abort()
+
+
+class AsyncRunner(Protocol):
+    """The part of an asyncio client that reservations use."""
+
+    deadline_seconds: float
+
+    async def run(self, operation: Operation[T]) -> T: ...
+    def flush(self) -> bool: ...
+
+
+class AsyncReservations(OpenSlots):
+    """Reserved slots of an `AsyncLocalClient`. Leaving its with statement gives back what was not committed."""
+
+    def __init__(self, session: Session, slots: list[Slot | None], client: AsyncRunner) -> None:
+        super().__init__(session, slots)
+        self._client = client
+
+    async def advance(self, layer: int) -> None:
+        """As `Reservations.advance`."""
+        if self.to_write:
+            seconds = self._client.deadline_seconds
+            await self._client.run(operations.advance(self.session, self.to_write, layer, seconds))
+
+    async def commit(
+        self, durable: bool = False, digests: Sequence[bytes] | None = None, deadline_seconds: float | None = None
+    ) -> list[CommitState]:
+        """As `Reservations.commit`."""
+        chosen, slots = self.chosen_digests(digests), self.settle()
+        seconds = self._client.deadline_seconds if deadline_seconds is None else deadline_seconds
+        if not slots:
+            return self.states([])
+        answered = await self._client.run(operations.commit(self.session, slots, seconds, durable, chosen))
+        return self.states(answered)
+
+    def abort(self) -> None:
+        """As `Reservations.abort`: only sends, waits for nothing."""
+        self.close()
+        self._client.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.open:
+            self.abort()

@@ -16,7 +16,7 @@ from mooncask.client import wire
 from mooncask.client.arena_map import ArenaMap
 from mooncask.client.blocks import Block, Blocks, Slot
 from mooncask.client.frames import ReplyReader
-from mooncask.client.leases import Bytes, LeaseBook, Outbox
+from mooncask.client.leases import Bytes, LeaseBook, LeaseRef, Outbox, lease_died
 from mooncask.errors import BadRequest, DaemonUnavailable, MooncaskError, UnknownReservation, revive
 
 ProgressCallback = Callable[[int, int, int], None]
@@ -200,7 +200,7 @@ class Session:
         return Blocks(list(self._leased(reply.keys, reply)), self.book)
 
     def _leased(self, keys: Sequence[bytes], reply: wire.Acquired | wire.Adopted) -> list[Block]:
-        arena, watch, found = self.reading.bytes, self.book.watch, []
+        arena, book, live, found = self.reading.bytes, self.book, self.book.live, []
         columns = zip(keys, reply.offsets, reply.sizes, reply.tiers, reply.leases, reply.generations, strict=True)
         for key, offset, size, tier, lease, generation in columns:
             piece = arena[offset : offset + size]
@@ -208,8 +208,10 @@ class Session:
                 raise DaemonUnavailable(
                     self.address, f"it leased [{offset}, {offset + size}), past the end of its arena"
                 )
-            watch(piece, lease, generation)
-            found.append(Block(key, piece, size, tier, lease, generation))
+            ref = LeaseRef(piece, lease_died)
+            ref.lease, ref.generation, ref.book = lease, generation, book
+            live[lease] = ref
+            found.append(Block(key, piece, size, tier, ref))
         return found
 
     def reserved(self, keys: Sequence[bytes], sizes: Sequence[int], reply: wire.Reserved) -> list[Slot | None]:
