@@ -47,6 +47,9 @@ class Entry:
     dead: bool = False
     """Deleted while it was being written: the index never hears of it."""
     applied: bool = False
+    """It is durable."""
+    indexed: bool = False
+    """The index was told of it: it was not dead when its group's batch was made."""
     done: "asyncio.Future[None]" = field(init=False)
 
 
@@ -210,7 +213,8 @@ class GroupCommit:
     async def _apply(self, good: list[Entry]) -> None:
         removals, self._removals = self._removals, []
         self._undo_due = False
-        changes = [*removals, *(change for entry in good if not entry.dead for change in entry.changes)]
+        told = [entry for entry in good if not entry.dead]
+        changes = [*removals, *(change for entry in told for change in entry.changes)]
         if changes:
             unsaved = [s for s in self._table if s.unsaved and s.state is not State.FREE and not s.absent]
             changes += [_state(segment) for segment in unsaved]
@@ -226,6 +230,8 @@ class GroupCommit:
             self._note_lost(lost)
         for entry in good:
             entry.applied = True
+        for entry in told:
+            entry.indexed = True
 
     def _note_lost(self, places: Iterable[Place]) -> None:
         """Copies that left the index: their extents are freed already (`hidden`) or will be (`deleted`)."""

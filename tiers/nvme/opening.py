@@ -72,6 +72,7 @@ def _open_in(folder: DataFolder, config: NvmeConfig, file_layer: FileLayer) -> O
     index, rebuilt = _index(folder, files, file_layer, namespaces, numbers)
     try:
         table = _table(layout, files, index.segments(), numbers)
+        table.keep_reclaimer_room()
         dropped = _account(table, index)
         mark = unpack_sequence(index.get(META_SEQUENCE) or bytes(8))
         index.apply([*dropped, Set(META_SEQUENCE, pack_sequence(mark + SEQUENCES_AHEAD))])

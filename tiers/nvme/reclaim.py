@@ -297,8 +297,8 @@ class Reclaimer:
 
     def _shrink(self, number: int) -> None:
         """A folder that was bigger gives its segments back as they become free."""
-        if len(self._table.segments) > self._table.layout.segments:
-            self._table.remove(self._table.segments[number])
+        if self._table.too_many:
+            self._table.discard(self._table.segments[number])
             self._log.spawn(self._remove_file(number))
 
     async def _remove_file(self, number: int) -> None:

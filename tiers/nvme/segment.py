@@ -107,7 +107,7 @@ class SegmentTable:
 
     @property
     def usable_bytes(self) -> int:
-        return (self.limit - SEGMENTS_RESERVED) * self.layout.data_bytes
+        return (min(self.limit, self.layout.segments) - SEGMENTS_RESERVED) * self.layout.data_bytes
 
     @property
     def available(self) -> int:
@@ -252,6 +252,23 @@ class SegmentTable:
     def fence(self, segment: Segment) -> None:
         if segment.state in (State.OPEN, State.SEALED):
             segment.state = State.FENCED
+
+    def keep_reclaimer_room(self) -> None:
+        """After a start: what was open is full now, and the capacity may have become smaller.
+
+        The reclaimer gets its two segments all the same; they are given back as soon as others are free.
+        """
+        in_use = len(self.segments) - len(self._free)
+        self.limit = max(self.limit, in_use + SEGMENTS_RESERVED)
+
+    @property
+    def too_many(self) -> bool:
+        return len(self.segments) > self.layout.segments
+
+    def discard(self, segment: Segment) -> None:
+        """A free segment more than the capacity allows goes."""
+        self.remove(segment)
+        self.limit = max(self.layout.segments, self.limit - 1)
 
     # --- choosing ---
 

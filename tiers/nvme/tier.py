@@ -229,7 +229,7 @@ class NvmeTier:
     def _end_commit(self, name: tuple[int, bytes], entry: Entry, segment: Segment, place: Place) -> None:
         if entry.applied:
             segment.reserved.discard(place.offset)
-            if entry.dead:
+            if not entry.indexed:
                 segment.deleted.add(place.offset)
         same = self._committing[name]
         same.remove(entry)
