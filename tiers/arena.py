@@ -95,7 +95,7 @@ class StagingArea(SharedMemory):
     """Memory that one untrusted writer maps and fills; commit copies from it into the arena and checks the copy."""
 
     def __init__(self, capacity_bytes: int) -> None:
-        super().__init__("mooncask-staging", capacity_bytes, setting="limits.staging_bytes")
+        super().__init__("mooncask-staging", capacity_bytes, setting="socket.staging")
 
 
 def touch_pages(memory: SharedMemory, offset: int, length: int) -> None:

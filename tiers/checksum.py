@@ -19,7 +19,7 @@ def payload_checksum(payload: memoryview) -> bytes:
 def check_digest(tier: TierName, record: BlockRecord, digest: bytes) -> None:
     """Raise CorruptBlock when the bytes that were found have another digest than the record."""
     if digest != record.checksum:
-        raise CorruptBlock(record.name, tier.name, f"checksum {digest.hex()}, not {record.checksum.hex()}")
+        raise CorruptBlock(record.name, tier.name.lower(), f"checksum {digest.hex()}, not {record.checksum.hex()}")
 
 
 def check_room(record: BlockRecord, into: memoryview) -> None:

@@ -60,7 +60,7 @@ class HbmTier:
                 self._executor, lambda: self.memory.write(extent.offset, payload[: record.size], extent.length)
             )
         except OSError as error:
-            raise TierDegraded(self.name.name, str(error)) from error
+            raise TierDegraded(self.name.name.lower(), str(error)) from error
         self._ledger.publish(extent, record)
 
     async def read(self, extent: Extent, record: BlockRecord, into: memoryview) -> None:
@@ -76,7 +76,7 @@ class HbmTier:
         try:
             digest = await run_off_loop(self._executor, copy_and_check)
         except OSError as error:
-            raise CorruptBlock(record.name, self.name.name, f"unreadable ({error})") from error
+            raise CorruptBlock(record.name, self.name.name.lower(), f"unreadable ({error})") from error
         check_digest(self.name, record, digest)
 
     def free(self, extent: Extent) -> None:

@@ -53,9 +53,11 @@ class Ledger:
         """Raise CorruptBlock unless just this block, key and sequence included, was committed in just this extent."""
         found = self._records.get(extent.offset) if self.holds(extent) else None
         if found is None:
-            raise CorruptBlock(record.name, self._tier.name, "nothing is committed at its place")
+            raise CorruptBlock(record.name, self._tier.name.lower(), "nothing is committed at its place")
         if (found.namespace, found.key, found.sequence) != (record.namespace, record.key, record.sequence):
-            raise CorruptBlock(record.name, self._tier.name, f"block {found.name} #{found.sequence} lies at its place")
+            raise CorruptBlock(
+                record.name, self._tier.name.lower(), f"block {found.name} #{found.sequence} lies at its place"
+            )
 
     def free(self, extent: Extent) -> None:
         """End this use of the place."""

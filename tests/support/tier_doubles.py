@@ -103,7 +103,7 @@ class FaultyTier(WrappedTier):
     async def commit(self, extent: Extent, record: BlockRecord, payload: memoryview) -> None:
         kind = await self._strike_or_wait("commit")
         if kind is FaultKind.WRITE_REFUSED:
-            raise TierDegraded(self.name.name, "input/output error, as planned by the test")
+            raise TierDegraded(self.name.name.lower(), "input/output error, as planned by the test")
         await super().commit(extent, record, payload)
 
     async def read(self, extent: Extent, record: BlockRecord, into: memoryview) -> None:
@@ -111,7 +111,7 @@ class FaultyTier(WrappedTier):
         await super().read(extent, record, into)
         if kind is FaultKind.READ_FLIPPED:
             into[record.size // 2] ^= 1
-            raise CorruptBlock(record.name, self.name.name, "flipped bit, as planned by the test")
+            raise CorruptBlock(record.name, self.name.name.lower(), "flipped bit, as planned by the test")
 
     def _strike(self, method: str) -> FaultKind | None:
         self._calls[method] += 1

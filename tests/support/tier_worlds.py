@@ -8,11 +8,13 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from nvme_doubles import config as nvme_config
+from nvme_doubles import flip_behind
 from tier_doubles import CountingTier, FaultyTier, WrappedTier
 
 from mooncask.tiers.arena import Arena
@@ -20,6 +22,8 @@ from mooncask.tiers.block import BlockRecord, Extent
 from mooncask.tiers.checksum import payload_checksum
 from mooncask.tiers.dram import DramTier
 from mooncask.tiers.hbm import HbmTier
+from mooncask.tiers.nvme import NvmeTier
+from mooncask.tiers.nvme.record import HEADER_BYTES
 from mooncask.tiers.tier import Tier
 
 CAPACITY_BYTES = 8 << 20
@@ -28,14 +32,22 @@ CAPACITY_BYTES = 8 << 20
 Places = dict[tuple[int, bytes], Extent]
 
 
+async def _at_once(size: int) -> bool:
+    return True
+
+
 @dataclass(slots=True)
 class TierWorld:
     """A tier under test. `flip_bit(extent, position)` changes one bit of a payload without the tier noticing."""
 
     tier: Tier
     flip_bit: Callable[[Extent, int], None]
-    reopen: Callable[[], Coroutine[Any, Any, Places]] | None = None
-    """Closes the tier and opens it again on the same bytes, as `tier`; gives what it found. None: it forgets on close."""
+    room: Callable[[int], Coroutine[Any, Any, bool]] = _at_once
+    """Waits until what was freed can be reserved again."""
+    reopen: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """Closes the tier, opens it again on the same bytes and enters what it found in `places`. None: it forgets on close."""
+    places: Places = field(default_factory=dict)
+    """Where committed blocks lie, for a test that needs to know: a tier that moves blocks looks and writes here."""
 
 
 World = Callable[[Path, Executor], AbstractAsyncContextManager[TierWorld]]
@@ -93,6 +105,38 @@ def hbm_cuda_world(folder: Path, executor: Executor) -> AbstractAsyncContextMana
     return _hbm_world("cuda:0", executor)
 
 
+@asynccontextmanager
+async def nvme_world(folder: Path, executor: Executor) -> AsyncIterator[TierWorld]:
+    settings = nvme_config(folder / "nvme")
+    places: Places = {}
+
+    def is_live(record: BlockRecord) -> Extent | None:
+        return places.get((record.namespace, record.key))
+
+    def moved(record: BlockRecord, old: Extent, new: Extent) -> bool:
+        if (record.namespace, record.key) not in places:
+            return False
+        places[record.namespace, record.key] = new
+        return True
+
+    async def reopen() -> None:
+        await world.tier.close()
+        places.clear()
+        world.tier = tier = await NvmeTier.open(settings, is_live, moved)
+        world.room = tier.room
+        places.update({(block.record.namespace, block.record.key): block.extent for block in tier.recovered})
+
+    def flip_bit(extent: Extent, position: int) -> None:
+        flip_behind(settings, extent, HEADER_BYTES + position)
+
+    first = await NvmeTier.open(settings, is_live, moved)
+    world = TierWorld(first, flip_bit, first.room, reopen, places)
+    try:
+        yield world
+    finally:
+        await world.tier.close()
+
+
 def wrapped(wrapper: Callable[[Tier], WrappedTier]) -> World:
     """The DRAM world with its tier in a wrapper."""
 
@@ -108,6 +152,7 @@ WORLDS: dict[str, World] = {
     "dram": dram_world,
     "hbm-cpu": hbm_cpu_world,
     "hbm-cuda": hbm_cuda_world,
+    "nvme": nvme_world,
     "counting-dram": wrapped(CountingTier),
     "faulty-dram": wrapped(FaultyTier),
 }

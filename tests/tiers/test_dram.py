@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,6 +32,13 @@ async def tier(pool: ThreadPoolExecutor) -> AsyncIterator[DramTier]:
     await tier.wait_populated()
     yield tier
     await tier.close()
+
+
+def populated_arena() -> Arena:
+    arena, ended = Arena(4 * MIB), threading.Event()
+    arena.start_populating(lambda _: ended.set())
+    assert ended.wait(60)
+    return arena
 
 
 def reserve_dirty(tier: DramTier, size: int) -> Extent:
@@ -71,9 +79,7 @@ async def test_closing_while_it_populates_wakes_who_waits_for_that(pool: ThreadP
 
 
 async def test_a_commit_of_the_extents_own_memory_copies_nothing() -> None:
-    arena = Arena(4 * MIB)
-    arena.start_populating()
-    arena.stop_populating()
+    arena = populated_arena()
     copies = HeldExecutor()
     tier = DramTier(arena, copies)
     extent = tier.reserve(MIB)
@@ -83,6 +89,25 @@ async def test_a_commit_of_the_extents_own_memory_copies_nothing() -> None:
     await tier.commit(extent, record_of(b"key", payload), tier.view(extent)[:MIB])
     assert len(copies) == 0
     assert list(tier.keys()) == [(1, b"key")]
+    arena.close()
+
+
+async def test_a_commit_that_is_cancelled_before_its_copy_begins_never_copies() -> None:
+    arena = populated_arena()
+    copies = HeldExecutor()
+    tier = DramTier(arena, copies)
+    extent = tier.reserve(MIB)
+    assert extent is not None
+    payload = payload_of(1, MIB)
+    commit = asyncio.create_task(tier.commit(extent, record_of(b"key", payload), memoryview(payload)))
+    await asyncio.sleep(0)
+    assert len(copies) == 1
+    commit.cancel()
+    await asyncio.wait((commit,))
+    copies.run_all()
+    assert commit.cancelled()
+    assert list(tier.keys()) == []
+    assert not tier.arena.array.any()
     arena.close()
 
 
@@ -129,7 +154,7 @@ async def test_verify_checks_in_place(tier: DramTier, size: int) -> None:
     await tier.commit(extent, record, memoryview(payload))
     await tier.verify(extent, record)
     tier.view(extent)[size - 1] ^= 4
-    with pytest.raises(CorruptBlock, match=r"block key: checksum .* in the DRAM tier"):
+    with pytest.raises(CorruptBlock, match=r"block key: checksum .* in the dram tier"):
         await tier.verify(extent, record)
 
 

@@ -113,7 +113,7 @@ async def test_a_failing_device_degrades_writes_and_makes_reads_corrupt(pool: Th
         await tier.read(extent, record, memoryview(bytearray(5000)))
     second = tier.reserve(5000)
     assert second is not None
-    with pytest.raises(TierDegraded, match=r"HBM tier takes no writes.*launch failure"):
+    with pytest.raises(TierDegraded, match=r"hbm tier takes no writes.*launch failure"):
         await tier.commit(second, record_of(b"second", payload), memoryview(payload))
     assert list(tier.keys()) == [(1, b"key")]
     await tier.close()

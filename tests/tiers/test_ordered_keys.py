@@ -27,6 +27,22 @@ def test_it_answers_as_a_sorted_list_would(seed: int) -> None:
             assert keys.first_at_least(wanted) == min((key for key in model if key >= wanted), default=None)
             assert keys.last() == max(model, default=None)
             assert len(keys) == len(model)
+        if step % 500 == 0:
+            ordered = sorted(model)
+            assert [keys.first_at_least(key) for key in ordered] == ordered
+            assert [keys.first_at_least(key + 1) for key in ordered] == [*ordered[1:], None][: len(ordered)]
+
+
+def test_every_key_is_found_right_after_each_insertion_and_removal() -> None:
+    keys = OrderedKeys()
+    ordered = list(range(0, 1200, 2))
+    for count, key in enumerate(ordered):
+        keys.add(key)
+        assert [keys.first_at_least(known - 1) for known in ordered[: count + 1]] == ordered[: count + 1]
+    for count, key in enumerate(ordered):
+        keys.remove(key)
+        assert [keys.first_at_least(known - 1) for known in ordered[count + 1 :]] == ordered[count + 1 :]
+    assert keys.last() is None
 
 
 def test_removing_what_is_not_there_is_an_error_in_the_program() -> None:
