@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -31,6 +32,17 @@ def console() -> Console:
 
 def error_console() -> Console:
     return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """Says on stderr what is being done: on a terminal in one line that changes, elsewhere in a line a stage."""
+    found = error_console()
+    if not found.is_terminal:
+        yield lambda stage: found.print(stage, markup=False)
+        return
+    with found.status("starting") as status:
+        yield status.update
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title: str | None = None) -> None:

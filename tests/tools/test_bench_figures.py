@@ -95,7 +95,7 @@ def test_a_target_that_is_a_share_needs_its_limit() -> None:
 
 
 def test_facts_are_judged_in_their_own_unit() -> None:
-    assert judge_fact(Fact(MEMORY_EMPTY, 100.0, "MiB")).met is True
+    assert judge_fact(Fact(MEMORY_EMPTY, 100.0, "MB")).met is True
     assert judge_fact(Fact(WHILE_STREAMING, 5.1, "ms")).met is False
     assert judge_fact(Fact("something else", 1.0, "s")).met is None
 
@@ -103,7 +103,7 @@ def test_facts_are_judged_in_their_own_unit() -> None:
 def test_every_missed_target_is_listed_in_the_document_and_marked_in_the_table() -> None:
     findings = Findings(
         measures=[judge_measure(latency(MATCH, 1.0, 0))],
-        facts=[judge_fact(Fact(MEMORY_EMPTY, 500.0, "MiB"))],
+        facts=[judge_fact(Fact(MEMORY_EMPTY, 500.0, "MB"))],
         skipped=[Skipped("redis", "not here")],
     )
     found = json.loads(json.dumps(document(findings, "mooncask bench store", "0")))

@@ -16,7 +16,7 @@ from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
 from mooncask.tools.bench.run import free_bytes, run
-from mooncask.tools.output import console, error_console
+from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 
@@ -44,11 +44,14 @@ def store(
     The full run takes some minutes, 6 GiB of memory and 20 GiB of disk; nothing stays behind.
     """
     plan = QUICK if quick else FULL
-    status = error_console().status("starting")
-    with tempfile.TemporaryDirectory(prefix="mooncask-bench-") as folder, _data_folder(nvme, folder) as data, status:
+    with (
+        tempfile.TemporaryDirectory(prefix="mooncask-bench-") as folder,
+        _data_folder(nvme, folder) as data,
+        stages() as progress,
+    ):
         places = Places(Path(folder), Path(data), takes_direct_io(Path(data)))
         _check_room(plan, places)
-        findings = run(plan, places, peers, status.update)
+        findings = run(plan, places, peers, progress)
     if not places.direct:
         findings.skipped.append(Skipped("O_DIRECT", f"{data} refuses it; NVMe figures are those of the page cache"))
     print_findings(console(), findings)

@@ -26,6 +26,7 @@ class Counterpart:
             pass_fds=[theirs.fileno()],
         )
         theirs.close()
+        self.echo()  # its start is nobody's round
 
     @classmethod
     def over_unix(cls) -> Self:

@@ -28,11 +28,11 @@ def measure_footprint(plan: Plan, places: Places, findings: Findings) -> None:
     }
     with DaemonProcess(folder, settings) as daemon:
         _add(findings, START_EMPTY, daemon.ready_seconds, "s")
-        _add(findings, MEMORY_EMPTY, memory_beside_shared(daemon.pid) / MIB, "MiB")
+        _add(findings, MEMORY_EMPTY, memory_beside_shared(daemon.pid) / 1e6, "MB")
         client = daemon.connect()
         _put_many(client, plan.many_blocks)
         client.close()
-        _add(findings, MEMORY_FULL, memory_beside_shared(daemon.pid) / MIB, "MiB")
+        _add(findings, MEMORY_FULL, memory_beside_shared(daemon.pid) / 1e6, "MB")
     with DaemonProcess(folder, settings) as daemon:
         _add(findings, START_FULL, daemon.ready_seconds, "s")
         _check_present(daemon.connect(), plan.many_blocks)

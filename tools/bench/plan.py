@@ -31,6 +31,8 @@ class Plan:
     stream_bytes: int
     match_rounds: int
     io_threads: int = 4
+    judged: bool = True
+    """Whether figures of this plan are held against the targets."""
 
     def __post_init__(self) -> None:
         for block in self.blocks:
@@ -61,8 +63,9 @@ QUICK = Plan(
     many_blocks=500,
     stream_bytes=16 * MIB,
     match_rounds=50,
+    judged=False,
 )
-"""Small enough for a test; its figures say nothing, and targets are not judged."""
+"""Small enough for a test; its figures say nothing."""
 
 
 @dataclass(frozen=True, slots=True)

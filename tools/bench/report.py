@@ -41,7 +41,8 @@ def print_findings(console: Console, findings: Findings) -> None:
     for skipped in findings.skipped:
         console.print(f"skipped: {skipped.what}: {skipped.why}")
     judged, missed = len(findings.judged), len(findings.missed)
-    console.print(f"{judged - missed} of {judged} targets met")
+    if judged:
+        console.print(f"{judged - missed} of {judged} targets met")
 
 
 def _measures_table(title: str, measures: list[Measure]) -> Table:

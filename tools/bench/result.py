@@ -68,6 +68,14 @@ class Findings:
     def missed(self) -> list[Measure | Fact]:
         return [item for item in self.judged if not item.met]
 
+    def unjudged(self) -> "Findings":
+        """The same without targets: figures of a run that is too small to be held against any."""
+        return Findings(
+            [replace(measure, target="", met=None) for measure in self.measures],
+            [replace(fact, target="", met=None) for fact in self.facts],
+            self.skipped,
+        )
+
     def as_json(self) -> dict[str, object]:
         return {
             "measures": [asdict(measure) for measure in self.measures],

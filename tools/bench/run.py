@@ -30,7 +30,7 @@ def run(plan: Plan, places: Places, with_peers: bool, progress: Progress) -> Fin
     _measure_store(plan, places, findings, progress)
     if with_peers:
         measure_peers({"mooncake store": start_mooncake, "redis": start_redis}, plan, places.folder, findings, progress)
-    return findings
+    return findings if plan.judged else findings.unjudged()
 
 
 def _measure_store(plan: Plan, places: Places, findings: Findings, progress: Progress) -> None:
