@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "engine_adapter": {"errors", "client"},
     "fuse_mount": {"errors", "client"},
     "conductor": {"errors", "client", "tiers.policies", "tiers.block"},
-    "tools": {"errors", "client", "conductor"},
+    "tools": {"errors", "client", "conductor", "engine_adapter.transformers"},
 }
 """The table of docs/ARCHITECTURE.md: what each room may import beside itself."""
 

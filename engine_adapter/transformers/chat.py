@@ -24,3 +24,17 @@ class Chat:
     def text(self, tokens: list[int]) -> str:
         """The answer as text, without special tokens."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
+
+    def next_turn(self, prompt: list[int], answer: list[int], question: str) -> list[int]:
+        """A conversation's next prompt, which begins with exactly the tokens that were there: those of `prompt` and
+        `answer`. Text that is made of the answer and cut into tokens anew may not be."""
+        messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _ANSWER}]
+        messages.append({"role": "user", "content": question})
+        text = str(self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+        after = self._tokenizer(text.partition(_ANSWER)[2], add_special_tokens=False)["input_ids"]
+        spoken = answer[:-1] if answer[-1:] == [self.end_of_turn] else answer
+        return [*prompt, *spoken, *(int(token) for token in after)]
+
+
+_ANSWER = "(the answer)"
+"""Stands for the answer in a rendered conversation, to see what the template puts after one."""
