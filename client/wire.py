@@ -19,12 +19,9 @@ BATCH_MAX = 4096
 KEY_BYTES_MAX = 1024
 HEADER = struct.Struct("<I")
 
-TIER_NONE = 0
-"""In `Matched.tiers`: the block is not here. Other values are `tiers.block.TierName`: 1 HBM, 2 DRAM, 3 NVMe."""
-
 
 class Tier(IntEnum):
-    """The numbers in `tiers` fields, named: `tiers.block.TierName` and TIER_NONE, for clients, which know no storage engine."""
+    """The numbers in `tiers` fields; NONE: the block is not here. Clients know no storage engine and its `TierName`."""
 
     NONE = 0
     HBM = 1
