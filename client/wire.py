@@ -118,8 +118,7 @@ class Expect(Message, frozen=True, tag=6):
 
 
 class Release(Message, frozen=True, tag=7):
-    """Ends leases; any connection of the process that holds them may. With id 0 no reply is sent; an unknown lease is counted
-    and logged then."""
+    """Ends leases; any connection of their process may. With id 0 there is no reply; an unknown one is counted and logged."""
 
     leases: list[int]
     generations: list[int]
