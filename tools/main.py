@@ -12,6 +12,7 @@ from mooncask.errors import MooncaskError
 from mooncask.tools import blocks, listing
 from mooncask.tools.bench.command import bench
 from mooncask.tools.connection import Json
+from mooncask.tools.demo.command import demo
 from mooncask.tools.output import error_console, print_json
 from mooncask.tools.serve import serve
 from mooncask.tools.verify import verify
@@ -54,6 +55,7 @@ app.command()(listing.ls)
 app.command()(listing.stat)
 app.command()(blocks.rm)
 app.command()(verify)
+app.command()(demo)
 app.add_typer(bench, name="bench")
 
 
