@@ -86,6 +86,7 @@ class DramTier:
         target = np.frombuffer(self.view(extent), np.uint8, source.size)
         if source.__array_interface__["data"][0] != target.__array_interface__["data"][0]:
             await run_sized(self._executor, source.size, lambda: np.copyto(target, source))
+            assert self._ledger.holds(extent), f"{extent} was freed while it was being filled"
         self.zero_pad(extent, payload.nbytes)
 
     def zero_pad(self, extent: Extent, size: int) -> None:

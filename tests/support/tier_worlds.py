@@ -107,7 +107,8 @@ def hbm_cuda_world(folder: Path, executor: Executor) -> AbstractAsyncContextMana
 
 @asynccontextmanager
 async def nvme_world(folder: Path, executor: Executor) -> AsyncIterator[TierWorld]:
-    settings = nvme_config(folder / "nvme")
+    """Six segments that hold one block of 1 MiB each, so that the reclaimer has something to do after a few blocks."""
+    settings = nvme_config(folder / "nvme", 7 << 20, (1 << 20) + (64 << 10))
     places: Places = {}
 
     def is_live(record: BlockRecord) -> Extent | None:

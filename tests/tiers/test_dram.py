@@ -199,6 +199,21 @@ async def test_wrong_uses_are_errors_in_the_program(tier: DramTier) -> None:
         await tier.commit(extent, record_of(b"key", payload), memoryview(payload))
 
 
+async def test_freeing_what_is_being_filled_is_an_error_in_the_program() -> None:
+    arena = populated_arena()
+    copies = HeldExecutor()
+    tier = DramTier(arena, copies)
+    extent = tier.reserve(MIB)
+    assert extent is not None
+    fill = asyncio.create_task(tier.fill(extent, memoryview(payload_of(1, MIB))))
+    await asyncio.sleep(0)
+    tier.free(extent)
+    copies.run_all()
+    with pytest.raises(AssertionError, match="while it was being filled"):
+        await fill
+    arena.close()
+
+
 async def test_two_tiers_number_their_extents_differently(pool: ThreadPoolExecutor) -> None:
     generations = set()
     for _ in range(3):

@@ -77,6 +77,8 @@ class TierMachine(RuleBasedStateMachine):
     @rule(size=SIZES)
     def reserve(self, size: int) -> None:
         extent = self.call(lambda: self.world.tier.reserve(size))
+        if extent is None and self.run(self.world.room(size)):
+            extent = self.call(lambda: self.world.tier.reserve(size))
         if extent is None:
             assert self.model, "an empty tier has room for the largest of these sizes"
             return
