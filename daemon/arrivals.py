@@ -5,7 +5,7 @@ A producer is an open reservation, or an announcement (`expect`) that ends with 
 until its key is published, until the last producer of the key is gone, or until it leaves.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -113,9 +113,10 @@ class Arrivals(Generic[Waiter]):
         """Keys that `producer` expects to put."""
         return [key for who, key in self._expires if who == producer]
 
-    def producers(self, key: Key) -> Iterator[Hashable]:
-        arrival = self._arrivals.get(key)
-        return iter(arrival.producers if arrival else ())
+    @property
+    def waiting(self) -> int:
+        """How many waits are under way."""
+        return sum(len(arrival.waiters) for arrival in self._arrivals.values())
 
     def __contains__(self, key: Key) -> bool:
         return key in self._arrivals

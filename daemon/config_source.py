@@ -27,11 +27,19 @@ _ARENA_BYTES_MIN = 1 << 20
 Raw = dict[str, dict[str, object]]
 
 
+class FromVariable(str):
+    """A value that came from the environment: errors name its variable."""
+
+    __slots__ = ()
+
+
 def load_config(path: Path | None, environment: Mapping[str, str], overrides: Raw | None = None) -> Config:
     """The configuration: file, then environment, then `overrides` (a command line's). Raises ConfigError."""
     raw = _read_file(path) if path else {}
-    for section, key, value in [*_from_environment(environment), *_flat(overrides or {})]:
-        raw.setdefault(section, {})[key] = value
+    for section, key, value in _from_environment(environment):
+        raw.setdefault(section, {})[key] = FromVariable(value)
+    for section, values in (overrides or {}).items():
+        raw.setdefault(section, {}).update(values)
     config = _build(raw)
     _check_together(config)
     return config
@@ -93,10 +101,6 @@ def _refuse_typo(name: str, value: str, known: list[str]) -> None:
         raise ConfigError(name, quoted(value), f"no such variable{_did_you_mean(name, known)}")
 
 
-def _flat(raw: Raw) -> Iterator[tuple[str, str, object]]:
-    return ((section, key, value) for section, values in raw.items() for key, value in values.items())
-
-
 # --- building --------------------------------------------------------------------------------------------------------
 
 
@@ -132,8 +136,12 @@ def _value(key: str, value: object, kind: Any) -> object:
     info = msgspec.inspect.type_info(kind)
     allowed = _allowed(info)
     try:
-        return msgspec.convert(_parse(value, info), kind, strict=True)
+        return msgspec.convert(
+            _parse(str(value) if isinstance(value, FromVariable) else value, info), kind, strict=True
+        )
     except (ValueError, msgspec.ValidationError) as error:
+        if isinstance(value, FromVariable):
+            key = PREFIX + key.replace(".", "_").upper()
         raise ConfigError(key, quoted(value), f"must be {allowed}") from error
 
 

@@ -89,7 +89,9 @@ class LeaseTable:
         """Ends all of these leases and returns their extents; with an UnknownLease among them it ends none."""
         known = self._known(process, ids, generations)
         if len(known) < len(ids):
-            raise UnknownLease(next(number for number in ids if number not in known) if known else ids[0])
+            raise UnknownLease(
+                next((number for number in ids if number not in known), ids[0])
+            )  # none: one stands twice
         return self._end(process, known)
 
     def release_known(self, process: bytes, ids: Sequence[int], generations: Sequence[int]) -> list[Extent]:

@@ -113,7 +113,9 @@ class _DaemonCollector(Collector):
         yield GaugeMetricFamily(
             "mooncask_parked_bytes", "Bytes kept for processes that were cut off.", plane.leases.parked_bytes() + parked
         )
-        yield GaugeMetricFamily("mooncask_arrivals", "Keys that somebody is putting.", len(self._service.arrivals))
+        arrivals = self._service.arrivals
+        yield GaugeMetricFamily("mooncask_arrivals", "Keys that somebody is putting.", len(arrivals))
+        yield GaugeMetricFamily("mooncask_arrival_waits", "Gets that wait for such a key.", arrivals.waiting)
 
     def _events(self) -> Iterator[Metric]:
         for name, count in sorted(all_counters(self._plane).items()):

@@ -10,23 +10,21 @@ from collections.abc import Mapping
 SIZE_UNITS = {"": 1, "B": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 SIZE_UNITS |= {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 TIME_UNITS = {"": 1.0, "MS": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0, "D": 86400.0}
-_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 SIZE_ALLOWED = 'a size such as 4096, "512MiB" or "1.5GiB"'
 TIME_ALLOWED = 'a duration in seconds such as 30, 2.5, "500ms" or "5m"'
 
 
 def parse_size(value: object) -> int:
-    """Bytes. Raises ValueError for what is not a size, negative numbers and fractions of a byte included."""
+    """Bytes. Raises ValueError for what is not a size, negative numbers included; a part of a byte is cut off."""
     match value:
         case bool():
             raise ValueError(SIZE_ALLOWED)
         case int() if value >= 0:
             return value
         case str():
-            size = _quantity(value, SIZE_UNITS, SIZE_ALLOWED)
-            if size == int(size):
-                return int(size)
+            return int(_quantity(value, SIZE_UNITS, SIZE_ALLOWED))
     raise ValueError(SIZE_ALLOWED)
 
 

@@ -17,6 +17,8 @@ Requests = Counter[tuple[str, int]]
 
 _METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE"})
 _RETRY_SECONDS = "1"
+CLIENT_GONE = 499
+"""Nobody sees this status but the metrics."""
 
 
 class Refused(Exception):
@@ -62,8 +64,12 @@ class Answers:
         except web.HTTPException as error:
             document = error_document(error.reason.replace(" ", ""), error.reason, request.path, request_id)
             return _error(request, request_id, error.status, document)
-        except (ConnectionError, TimeoutError):
-            raise  # the client went away: there is nobody to answer
+        except ConnectionError as error:
+            # The client went away: there is nobody to answer. The error's traceback refers to frames that hold memory of
+            # the arena, and they to the error: without this only the garbage collector would give it back.
+            error.__traceback__ = None
+            log.debug("%s %s: the client went away", request.method, request.path)
+            return web.Response(status=CLIENT_GONE)
         except Exception:
             log.exception("%s %s failed by a fault of this daemon", request.method, request.path)
             document = error_document("InternalError", "a fault of this daemon; its log says where", "", request_id)

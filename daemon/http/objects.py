@@ -113,10 +113,16 @@ class Objects:
             return
         seconds_max = self._config.grace + size / self._config.rate_min
         body = outgoing(self._service.store, extent, span.start, span.stop, seconds_max, lambda: _abort(request))
-        await response.prepare(request)
-        await response.write(body)
-        del body
-        await response.write_eof()
+        try:
+            await response.prepare(request)
+            await response.write(body)
+        except ConnectionError as error:
+            # The reader went away. The error's traceback refers to the frames that hold the body, and they to the error:
+            # without this only the garbage collector would give the block back.
+            error.__traceback__ = None
+            _abort(request)
+        finally:
+            del body
 
     # --- in ---
 
