@@ -10,6 +10,7 @@ import typer
 from mooncask.client.family import Family
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
+from mooncask.client.socket_path import VARIABLES, default_socket_path
 from mooncask.client.wire import NamespaceKind, NamespaceStat
 from mooncask.errors import NoSuchNamespace
 
@@ -19,7 +20,7 @@ Socket = Annotated[
     str | None,
     typer.Option(
         help="Path of the daemon's socket; by default where the daemon of this user listens.",
-        envvar=["MOONCASK_SOCKET", "MOONCASK_SOCKET_PATH"],
+        envvar=list(VARIABLES),
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
@@ -30,21 +31,12 @@ Namespace = Annotated[str, typer.Argument(help="Name of a namespace.", metavar="
 def connected(socket: str | None) -> Iterator[LocalClient]:
     """A client for one command. Raises DaemonUnavailable."""
     client = LocalClient.connect(
-        socket or default_socket(), name=f"mooncask-{os.getpid()}", deadline_seconds=DEADLINE_SECONDS
+        socket or default_socket_path(), name=f"mooncask-{os.getpid()}", deadline_seconds=DEADLINE_SECONDS
     )
     try:
         yield client
     finally:
         client.close()
-
-
-def default_socket() -> str:
-    """Where the daemon of this user listens when nothing else is said; `daemon/socket_file.py` decides the same way."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime:
-        return f"{runtime}/mooncask.sock"
-    uid = os.getuid()
-    return "/run/mooncask/mooncask.sock" if uid == 0 else f"/tmp/mooncask-{uid}/mooncask.sock"
 
 
 def find_namespace(client: LocalClient, name: str) -> NamespaceStat | None:

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from mooncask.client.hashing import chain
 from mooncask.client.local import LocalClient
+from mooncask.client.socket_path import default_socket_path
 from mooncask.daemon.socket_file import default_path
 from mooncask.tools.bench.daemon_process import DaemonProcess
-from mooncask.tools.connection import default_socket
 from mooncask.tools.main import app
 
 MIB = 1 << 20
@@ -213,10 +213,16 @@ def test_a_wrong_option_of_serve_is_refused_by_the_name_of_its_key(tmp_path: Pat
     assert done.stderr.startswith("mooncask: dram.capacity = ") and done.stderr.count("\n") == 1
 
 
-def test_the_default_socket_is_where_the_daemon_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    for runtime in ("/run/user/1000", ""):
-        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
-        assert default_socket() == str(default_path(os.environ, os.getuid()))
+@pytest.mark.parametrize("uid", [0, 1000])
+@pytest.mark.parametrize("environment", [{}, {"XDG_RUNTIME_DIR": "/run/user/7"}, {"XDG_RUNTIME_DIR": ""}])
+def test_the_default_socket_is_where_the_daemon_listens(environment: dict[str, str], uid: int) -> None:
+    assert default_socket_path(environment, uid) == str(default_path(environment, uid))
+
+
+def test_a_socket_that_is_named_in_the_environment_wins_over_the_default() -> None:
+    environment = {"XDG_RUNTIME_DIR": "/run/user/7", "MOONCASK_SOCKET_PATH": "/b"}
+    assert default_socket_path(environment) == "/b"
+    assert default_socket_path({**environment, "MOONCASK_SOCKET": "/a"}) == "/a"
 
 
 def test_version_names_the_protocol() -> None:
