@@ -18,7 +18,7 @@ help:
 	@echo "make test        the fast set of tests, at most 12 minutes on 2 cores"
 	@echo "make test-all    every test, what CI runs"
 	@echo "make check       format, lint, types, layout"
-	@echo "make torture     crash tests, N=$(N) rounds"
+	@echo "make torture     crash tests with N=$(N) random kills"
 	@echo "make bench       measure the store beside its limits (build/bench.json)"
 	@echo "make test-deps   Debian packages that some tests want; as root only"
 	@echo "make clean       remove .venv, build and caches"
@@ -58,7 +58,7 @@ test-deps:
 	fi
 
 torture: $(STAMP) test-deps
-	@TORTURE_ROUNDS=$(N) $(PYTEST) -m slow --timeout=0 tests/crash
+	@MOONCASK_TORTURE_LOOPS=$(N) $(PYTEST) --timeout=0 tests/crash
 
 bench: $(STAMP)
 	@mkdir -p build

@@ -206,11 +206,14 @@ def test_without_a_daemon_the_message_says_how_to_start_one(tmp_path: Path) -> N
     assert 'start one with "mooncask serve"' in said
 
 
-def test_a_wrong_option_of_serve_is_refused_by_the_name_of_its_key(tmp_path: Path) -> None:
+def test_a_wrong_option_of_serve_is_refused_by_the_name_of_its_setting(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "mooncask.tools", "serve", "--socket", str(tmp_path / "s"), "--dram", "lots"]
     done = subprocess.run(words, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode == 78
-    assert done.stderr.startswith("mooncask: dram.capacity = ") and done.stderr.count("\n") == 1
+    assert (
+        done.stderr.startswith('mooncask: MOONCASK_DRAM_CAPACITY = "lots": must be a size')
+        and done.stderr.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize("uid", [0, 1000])
