@@ -270,8 +270,7 @@ class AsyncLocalClient:
                 raise DaemonUnavailable(self.target.path, "it closes connections at once") from exc
 
     async def _start_on(self, link: AsyncLink, operation: AnyOperation, deadline: float) -> AsyncPendingCall:
-        if operation.session is not None:
-            operation.session.check_is(link.session, operation.reservation)
+        operation.check(link.session)
         namespace = operation.namespace
         handle = 0
         if namespace is not None:

@@ -287,8 +287,7 @@ class LocalClient:
                 raise DaemonUnavailable(self.target.path, "it closes connections at once") from exc
 
     def _start_on(self, link: Link, operation: AnyOperation, deadline: float) -> PendingCall:
-        if operation.session is not None:
-            operation.session.check_is(link.session, operation.reservation)
+        operation.check(link.session)
         namespace = operation.namespace
         handle = 0
         if namespace is not None:

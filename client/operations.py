@@ -35,6 +35,14 @@ class Operation(Generic[T]):
     session: Session | None = None
     progress: ProgressCallback | None = None
     reservation: int = 0
+    writes: bool = False
+
+    def check(self, session: Session) -> None:
+        """Before it is sent on `session`. Raises UnknownReservation after a reconnect, BadRequest for a client that only reads."""
+        if self.session is not None:
+            self.session.check_is(session, self.reservation)
+        if self.writes:
+            session.check_can_write()
 
 
 AnyOperation = Operation[Any]
@@ -172,7 +180,7 @@ def reserve(namespace: NamespaceHandle, new: NewBlocks, seconds: float) -> Opera
     def shape(session: Session, replies: Replies) -> tuple[Session, list[Slot | None]]:
         return session, session.reserved(new.keys, new.sizes, _one(replies, wire.Reserved))
 
-    return Operation("reserve", build, shape, seconds + GRACE_SECONDS, namespace)
+    return Operation("reserve", build, shape, seconds + GRACE_SECONDS, namespace, writes=True)
 
 
 def advance(session: Session, slots: Sequence[Slot], layer: int, seconds: float) -> Operation[int]:
