@@ -146,6 +146,6 @@ class Housekeeping:
         try:
             await self.verify(slot)
         except MooncaskError as error:  # a disk that is away: the next round tries again
-            log.warning("scrub: %s", error)
+            log.warning("scrub: %s", error.message)
         self._parts.counters["scrubbed_bytes"] += size
         await asyncio.sleep(size / self._parts.config.scrub_bytes_per_second)

@@ -106,7 +106,8 @@ class Lookup:
 
     def quarantine_slot(self, slot: int, error: CorruptBlock) -> None:
         """Called wherever wrong bytes are met. The tombstone follows in the background: readers must not wait for it."""
-        log.error("%s", error)
+        # The text and not the error: a log record that is kept would keep the arena mapped through its traceback.
+        log.error("%s", error.message)
         self._parts.counters["quarantined"] += 1
         tombstone = self._take_out(slot)
         if tombstone is not None:

@@ -158,7 +158,7 @@ class WriteDown:
         self._counters["nvme_writes_given_up"] += 1
         if (now := time.monotonic()) >= self._complain_after:
             self._complain_after = now + COMPLAIN_SECONDS
-            log.warning("write to NVMe failed: %s", error)
+            log.warning("write to NVMe failed: %s", error.message)
 
     # --- deleting ---
 

@@ -1,0 +1,73 @@
+"""What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each."""
+
+import gc
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+SETTLE_SECONDS = 5.0
+"""How long a thread or a child that was told to end may take."""
+COUNTED = ("/memfd:", "socket:", "/tmp/", "anon_inode:[pidfd]")
+"""Descriptors that a fault would leak: arenas, connections, data files, watched processes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What this process holds now."""
+
+    threads: frozenset[threading.Thread]
+    children: frozenset[int]
+    descriptors: Counter[str]
+    shared_memory: frozenset[str]
+    mounts: int
+
+    @classmethod
+    def now(cls) -> "Resources":
+        return cls(
+            threads=frozenset(threading.enumerate()),
+            children=frozenset(child.pid for child in psutil.Process().children(recursive=True)),
+            descriptors=_descriptors(),
+            shared_memory=frozenset(path.name for path in Path("/dev/shm").iterdir()),
+            mounts=len(Path("/proc/self/mounts").read_text().splitlines()),
+        )
+
+
+def _descriptors() -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for path in Path("/proc/self/fd").iterdir():
+        try:
+            target = os.readlink(path)
+        except FileNotFoundError:
+            continue  # the listing's own
+        for kind in COUNTED:
+            if target.startswith(kind):
+                kinds[kind] += 1
+    return kinds
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = Resources.now()
+    yield
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread not in before.threads:
+            thread.join(SETTLE_SECONDS)
+    children = [child for child in psutil.Process().children(recursive=True) if child.pid not in before.children]
+    psutil.wait_procs(children, SETTLE_SECONDS)
+    after = Resources.now()
+    leaks = {
+        "threads": sorted(thread.name for thread in after.threads - before.threads),
+        "child processes": sorted(after.children - before.children),
+        "descriptors": dict(after.descriptors - before.descriptors),
+        "/dev/shm": sorted(after.shared_memory - before.shared_memory),
+        "mounts": max(0, after.mounts - before.mounts),
+    }
+    found = {what: left for what, left in leaks.items() if left}
+    assert not found, f"{request.node.name} left behind: {found}"
