@@ -1,6 +1,9 @@
 """What becomes of leases and reservations when connections are cut and processes die."""
 
 import asyncio
+import os
+import subprocess
+from pathlib import Path
 
 import pytest
 from child_processes import until, worker
@@ -10,6 +13,7 @@ from raw_client import RawClient, key, payload
 from mooncask.client import wire
 from mooncask.errors import AccessDenied, BadRequest, UnknownLease, UnknownReservation
 
+NOBODY = 65534
 BLOCKS = {key(i): payload(i) for i in range(4)}
 
 
@@ -66,6 +70,41 @@ async def test_a_commit_that_was_sent_counts_even_if_its_writer_is_gone() -> Non
             await until(lambda: daemon.store.counters["published"] == 1)
         assert (await client.acquire(namespace, [key(7)])).payloads == {0: payload(7)}
         await client.close()
+
+
+async def test_a_process_in_another_pid_namespace_gets_no_memory() -> None:
+    """Nothing would tell of its death, so nothing of the arena is given to it."""
+    if not can_unshare():
+        pytest.skip("needs the right to make a pid namespace (root)")
+    async with running_daemon() as daemon:
+        async with worker(
+            daemon.path, "look", "kv-test", 1, under=("unshare", "--pid", "--fork", "--kill-child")
+        ) as child:
+            assert child.said == {"descriptors": [], "refused": "AccessDenied"}
+            assert dram(daemon) == (0, 0)
+        await until(lambda: len(daemon.plane.processes) == 0)
+
+
+async def test_another_uid_stages_and_sees_its_own_tenants_namespaces_only() -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    settings = {"socket.mode": "0666", "tenants.other.uids": [NOBODY]}
+    async with running_daemon(settings) as daemon:
+        Path(daemon.path).parent.chmod(0o755)
+        client = await daemon.client()
+        await client.put(await client.open("kv-mine"), BLOCKS)
+        async with worker(daemon.path, "put", "kv-theirs", 1, 2, uid=NOBODY) as child:
+            assert child.said == {"right": True}
+        async with worker(daemon.path, "acquire", "kv-mine", 1, uid=NOBODY) as child:
+            assert child.said == {"refused": "AccessDenied"}
+        theirs = daemon.store.namespace("kv-theirs")
+        assert theirs is not None and theirs.spec.tenant == "other"
+        assert isinstance(await client.refused(wire.Open, "kv-theirs"), AccessDenied)
+        await client.close()
+
+
+def can_unshare() -> bool:
+    return os.getuid() == 0 and subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode == 0
 
 
 # --- cut connections of living processes -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
@@ -27,13 +28,17 @@ class Worker:
 
 
 @asynccontextmanager
-async def worker(path: str, action: str, namespace: str, *numbers: int, token: str = "") -> AsyncIterator[Worker]:
-    """A worker that has done `action` with the keys of these numbers."""
+async def worker(
+    path: str, action: str, namespace: str, *numbers: int, uid: int | None = None, under: tuple[str, ...] = ()
+) -> AsyncIterator[Worker]:
+    """A worker that has done `action` with the keys of these numbers, as `uid`, started by the command `under`."""
     process = await asyncio.create_subprocess_exec(
+        *under,
         sys.executable,
         str(_SCRIPT),
         path,
-        token or secrets.token_hex(16),
+        secrets.token_hex(16),
+        str(os.getuid() if uid is None else uid),
         action,
         namespace,
         *map(str, numbers),
