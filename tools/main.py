@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from mooncask.client.wire import PROTOCOL
+from mooncask.conductor.replay.command import replay_command
 from mooncask.errors import MooncaskError
 from mooncask.tools import blocks, listing
 from mooncask.tools.bench.command import bench
@@ -56,6 +57,7 @@ app.command()(listing.stat)
 app.command()(blocks.rm)
 app.command()(verify)
 app.command()(demo)
+app.command("replay")(replay_command)
 app.add_typer(bench, name="bench")
 
 

@@ -80,7 +80,8 @@ def _batches(blocks: Iterator[BlockStat]) -> Iterator[list[BlockStat]]:
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=error_console(), transient=True)
+    screen = error_console()
+    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
 
 
 def _print(results: list[Checked], as_json: bool) -> None:
