@@ -80,14 +80,14 @@ def start_redis(folder: Path, plan: Plan) -> Iterator[RespPeer]:
     words = [word for key, value in options.items() for word in (f"--{key}", value)]
     server = subprocess.Popen([program, *words], stdout=subprocess.DEVNULL)
     try:
-        with _connect(path, server) as sock:
+        with _connect(path, program, server) as sock:
             yield RespPeer(sock)
     finally:
         server.kill()
         server.wait()
 
 
-def _connect(path: Path, server: subprocess.Popen[bytes]) -> socket.socket:
+def _connect(path: Path, program: str, server: subprocess.Popen[bytes]) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX)
     end = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < end and server.poll() is None:
@@ -98,7 +98,7 @@ def _connect(path: Path, server: subprocess.Popen[bytes]) -> socket.socket:
         else:
             return sock
     sock.close()
-    raise NotInstalled(f"{server.args!r} did not start")
+    raise NotInstalled(f"{program} did not start")
 
 
 def _bulk(text: bytes) -> bytes:
