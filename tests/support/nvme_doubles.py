@@ -203,9 +203,9 @@ class FaultyFiles(FileLayer):
         self._before("publish", path)
         super().publish(path, content)
 
-    def open_index(self, path: Path) -> Index:
+    def open_index(self, path: Path, create: bool = False) -> Index:
         self._before("open_index", path)
-        index = FaultyIndex.open(path)
+        index = FaultyIndex.open(path, create)
         assert isinstance(index, FaultyIndex)
         index.fault = lambda: self.index_fault  # type: ignore[method-assign]
         return index

@@ -110,7 +110,7 @@ def _problem(entry: BlockEntry, why: str) -> Problem:
 async def _check_segments(table: SegmentTable, files: SegmentFiles, workers: Workers) -> list[Problem]:
     problems: list[Problem] = []
     for segment in list(table):
-        if not segment.holds_records or not segment.ready:
+        if not segment.holds_records or not segment.headed:
             continue
         generation = segment.generation
         try:

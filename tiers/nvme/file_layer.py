@@ -67,9 +67,9 @@ class FileLayer:
                 temporary.unlink(missing_ok=True)
         self.sync_folder(path.parent)
 
-    def open_index(self, path: Path) -> Index:
-        """Raises IndexUnreadable, OSError."""
-        return Index.open(path)
+    def open_index(self, path: Path, create: bool = False) -> Index:
+        """Raises IndexUnreadable, IndexFault, OSError."""
+        return Index.open(path, create)
 
 
 def write_fully(files: FileLayer, fd: int, pieces: Sequence[memoryview], offset: int) -> None:

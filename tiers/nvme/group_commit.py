@@ -16,9 +16,9 @@ from functools import partial
 from mooncask.errors import MooncaskError, TierDegraded
 from mooncask.tiers.crash_points import crash_point
 from mooncask.tiers.nvme.index import Index, IndexFault
-from mooncask.tiers.nvme.index_entry import Change, Forget, Move, Put, SegmentState, Set, segment_key
+from mooncask.tiers.nvme.index_entry import Change, Forget, Move, Put, SegmentState, Set, Use, segment_key
 from mooncask.tiers.nvme.record import Place
-from mooncask.tiers.nvme.segment import Segment, SegmentTable, State
+from mooncask.tiers.nvme.segment import Segment, SegmentTable
 from mooncask.tiers.nvme.segment_files import SegmentFiles
 from mooncask.tiers.nvme.workers import Workers
 from mooncask.tiers.off_loop import run_off_loop
@@ -32,7 +32,7 @@ LINGER_SECONDS = 0.02
 REMOVALS_MAX = 1024
 """Evictions wait for the next group up to this many."""
 FENCES_MAX = 3
-"""After so many failed fdatasyncs in a row the disk, not a place on it, is at fault."""
+"""After so many lost segments in a row, without one fdatasync that succeeds, the disk is at fault, not a place on it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -120,11 +120,12 @@ class GroupCommit:
         entry.done.result()
 
     async def flush(self) -> None:
-        """Ends what is under way and writes the evictions that wait."""
+        """Ends what is under way and writes what waits for a next group: evictions, segments that were sealed."""
         while self._task is not None and not self._task.done():
             await asyncio.wait((self._task,))
-        if self._removals and not self.degraded:
-            await self.settle(Entry("note", ()))
+        unsaved = [segment_state(s, Use.SEALED) for s in self._table if s.unsaved and s.settled]
+        if (self._removals or unsaved) and not self.degraded:
+            await self.settle(Entry("note", unsaved))
 
     def _start(self) -> None:
         self._wake.set()
@@ -206,9 +207,14 @@ class GroupCommit:
         segment.fault = f"fdatasync of segment {segment.number} failed: {why}"
         log.error("%s; the segment is fenced, its blocks stay readable", segment.fault)
         self._table.fence(segment)
+        self.segment_lost(why)
+
+    def segment_lost(self, why: str) -> None:
+        """A segment was fenced for a fault of the disk; several in a row, and the tier stays read-only until a restart."""
         self._fences += 1
         if self._fences >= FENCES_MAX:
-            self.degraded = f"{self._fences} segments in a row could not be synced: {why}"
+            self.degraded = f"{self._fences} segments in a row could not be written: {why}"
+            log.error("nvme tier: %s", self.degraded)
 
     async def _apply(self, good: list[Entry]) -> None:
         removals, self._removals = self._removals, []
@@ -216,8 +222,8 @@ class GroupCommit:
         told = [entry for entry in good if not entry.dead]
         changes = [*removals, *(change for entry in told for change in entry.changes)]
         if changes:
-            unsaved = [s for s in self._table if s.unsaved and s.state is not State.FREE and not s.absent]
-            changes += [_state(segment) for segment in unsaved]
+            unsaved = [segment for segment in self._table if segment.unsaved and segment.settled]
+            changes += [segment_state(segment, Use.SEALED) for segment in unsaved]
             for segment in unsaved:
                 segment.unsaved = False  # what changes during the batch is news for the next one
             try:
@@ -271,5 +277,5 @@ def _undo(change: Change) -> Change | None:
     return None
 
 
-def _state(segment: Segment) -> Change:
-    return Set(segment_key(segment.number), SegmentState(segment.generation, True, segment.tombstones).pack())
+def segment_state(segment: Segment, use: Use) -> Change:
+    return Set(segment_key(segment.number), SegmentState(segment.generation, use, segment.tombstones).pack())

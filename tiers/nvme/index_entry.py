@@ -8,6 +8,7 @@ b"m" name                    -> meta: store, sequence, complete
 
 import struct
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from mooncask.tiers.block import BlockRecord
 from mooncask.tiers.nvme.record import Place, record_length
@@ -109,21 +110,33 @@ def unpack_place(value: bytes) -> tuple[Place, int]:
     return Place(segment, offset, generation), size
 
 
+class Use(IntEnum):
+    """What the index knows a segment to be. It learns FREE and OPEN before it is true, SEALED some time after."""
+
+    FREE = 0
+    """Holds no records of this generation."""
+    OPEN = 1
+    """May hold records that the index does not know."""
+    SEALED = 2
+    """Every record in it was acknowledged, or given up by its writer."""
+
+
 @dataclass(frozen=True, slots=True)
 class SegmentState:
-    """What the index knows of a segment: its generation, whether it holds anything, how many tombstone records."""
+    """What the index knows of a segment."""
 
     generation: int
-    used: bool
+    use: Use
     tombstones: int
+    """Tombstone records in it; of an open one perhaps not all."""
 
     def pack(self) -> bytes:
-        return _SEGMENT.pack(self.generation, self.used, self.tombstones)
+        return _SEGMENT.pack(self.generation, self.use, self.tombstones)
 
     @classmethod
     def unpack(cls, value: bytes) -> "SegmentState":
-        generation, used, tombstones = _SEGMENT.unpack(value)
-        return cls(generation, bool(used), tombstones)
+        generation, use, tombstones = _SEGMENT.unpack(value)
+        return cls(generation, Use(use), tombstones)
 
 
 # --- changes, applied in order, all of a batch or none --------------------------------------------------------------

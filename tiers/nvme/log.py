@@ -14,7 +14,8 @@ from mooncask.errors import TierDegraded
 from mooncask.tiers.block import BlockRecord
 from mooncask.tiers.nvme.buffers import PagePool, aligned_buffer, pieces_to_write
 from mooncask.tiers.nvme.file_layer import write_fully
-from mooncask.tiers.nvme.group_commit import GroupCommit
+from mooncask.tiers.nvme.group_commit import Entry, GroupCommit, segment_state
+from mooncask.tiers.nvme.index_entry import Use
 from mooncask.tiers.nvme.record import (
     HEADER_BYTES,
     Place,
@@ -90,20 +91,32 @@ class Log:
         return segment.preparing
 
     async def _make_ready(self, segment: Segment) -> None:
+        """Its file, then the index: a start looks for unacknowledged records only in segments that the index calls open."""
+        try:
+            if not segment.headed:
+                await self._give_header(segment)
+            await self._group.settle(Entry("note", (segment_state(segment, Use.OPEN),)))
+            segment.ready = True
+        finally:
+            segment.preparing = None
+
+    async def _give_header(self, segment: Segment) -> None:
         work = partial(self._files.prepare, segment.number, segment.generation, segment.header_copy)
         try:
             segment.header_copy = await run_off_loop(self._workers.sync, work)
         except OSError as exc:
             self._not_ready(segment, exc)
             raise TierDegraded("nvme", segment.fault) from exc
-        segment.ready = True
+        segment.headed = True
 
     def _not_ready(self, segment: Segment, exc: OSError) -> None:
         segment.fault = f"segment {segment.number} could not be made: {exc.strerror or exc}"
         log.error("nvme tier: %s; it goes on with the %d it has", segment.fault, len(self.table.segments) - 1)
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
         self.table.give_up(segment, absent=full)
-        if full:
+        if not full:
+            self._group.segment_lost(segment.fault)
+        else:
             self.table.limit = len(self.table.segments)
             loop = asyncio.get_running_loop()
             self._retry = loop.call_later(RETRY_FULL_DISK_SECONDS, self._try_all_again)
@@ -145,7 +158,6 @@ class Log:
                 await self.ready(segment)
                 await self._write(segment, partial(self._write_tombstones, place, part))
                 segment.tombstones += len(part)
-                segment.unsaved = True
         except BaseException:
             release_writes(written)
             raise
@@ -169,6 +181,20 @@ class Log:
         with self._files.descriptor(place.segment) as fd:
             write_fully(self._files.files, fd, [buffer], place.offset)
 
+    async def blank(self, segment: Segment, place: Place) -> None:
+        """Zeros over the header of a write that was given up. The caller raised `writes`, which keeps the segment open."""
+        try:
+            await run_off_loop(self._workers.sync, partial(self._blank, place))
+        except OSError as exc:
+            self.write_failed(segment, exc)  # the index goes on calling it open: the next start blanks it
+        finally:
+            segment.writes -= 1
+
+    def _blank(self, place: Place) -> None:
+        with self._files.descriptor(place.segment) as fd:
+            write_fully(self._files.files, fd, [aligned_buffer(HEADER_BYTES)], place.offset)
+            self._files.files.fdatasync(fd)
+
     async def _write(self, segment: Segment, work: "partial[None]") -> None:
         self._group.write_began()
         try:
@@ -183,6 +209,7 @@ class Log:
         """What was written before may still be synced; nothing new goes there."""
         log.error("nvme tier: segment %d can't be written (%s): fenced", segment.number, exc.strerror or exc)
         self.table.fence(segment)
+        self._group.segment_lost(exc.strerror or str(exc))
 
 
 def release_writes(segments: Sequence[Segment]) -> None:

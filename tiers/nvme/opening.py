@@ -7,6 +7,7 @@ from mooncask.errors import ConfigError, FolderNotWritable, MooncaskError
 from mooncask.tiers.nvme.config import Layout, NvmeConfig
 from mooncask.tiers.nvme.file_layer import FileLayer
 from mooncask.tiers.nvme.folder import INDEX, SEGMENTS, SETTING, DataFolder
+from mooncask.tiers.nvme.group_commit import segment_state
 from mooncask.tiers.nvme.index import Index, IndexFault, IndexUnreadable
 from mooncask.tiers.nvme.index_entry import (
     BLOCK_PREFIX,
@@ -16,6 +17,8 @@ from mooncask.tiers.nvme.index_entry import (
     Change,
     SegmentState,
     Set,
+    Use,
+    numbered,
     pack_sequence,
     segment_key,
     unpack_place,
@@ -23,6 +26,7 @@ from mooncask.tiers.nvme.index_entry import (
 )
 from mooncask.tiers.nvme.namespaces import NAMESPACES, NamespacesUnreadable, NamespaceTable
 from mooncask.tiers.nvme.rebuild import Rebuild, RebuildReport
+from mooncask.tiers.nvme.reconcile import reconcile
 from mooncask.tiers.nvme.record import record_length
 from mooncask.tiers.nvme.segment import Segment, SegmentTable, State
 from mooncask.tiers.nvme.segment_files import SegmentFiles
@@ -73,7 +77,8 @@ def _open_in(folder: DataFolder, config: NvmeConfig, file_layer: FileLayer) -> O
     try:
         table = _table(layout, files, index.segments(), numbers)
         table.keep_reclaimer_room()
-        dropped = _account(table, index)
+        _settle_open(table, files, index)
+        dropped = _account(table, index, namespaces)
         mark = unpack_sequence(index.get(META_SEQUENCE) or bytes(8))
         index.apply([*dropped, Set(META_SEQUENCE, pack_sequence(mark + SEQUENCES_AHEAD))])
         if namespaces is None:
@@ -164,14 +169,10 @@ def _table(layout: Layout, files: SegmentFiles, states: dict[int, SegmentState],
     known = [state.generation for state in states.values()]
     table.highest_generation = max([0, *known, *(generation for generation, _ in found.values())])
     for number, (generation, copy) in found.items():
-        state = states.get(number)
-        if state is None or not state.used:
-            # What a crash left there must not count under the generation that is written next.
-            table.put(Segment(number, table.next_generation(), header_copy=copy))
-        else:
-            table.put(_used(layout, number, state, generation, copy))
-            if not generation:  # else a rebuild could not tell which records count
-                files.prepare(number, state.generation, copy)
+        state = states.get(number) or SegmentState(table.next_generation(), Use.FREE, 0)
+        table.put(_segment(layout, number, state, generation, copy))
+    for segment in list(table):
+        _rewrite_header(table, segment, files, states)
     return table
 
 
@@ -185,7 +186,9 @@ def _header(files: SegmentFiles, number: int) -> tuple[int, int]:
     return (header[0].generation, header[1]) if header is not None else (0, 0)
 
 
-def _used(layout: Layout, number: int, state: SegmentState, generation: int, copy: int) -> Segment:
+def _segment(layout: Layout, number: int, state: SegmentState, generation: int, copy: int) -> Segment:
+    if state.use is Use.FREE:
+        return Segment(number, state.generation, header_copy=copy, headed=generation == state.generation)
     if generation not in (0, state.generation):
         log.error("nvme tier: segment %d is of generation %d, the index says %d; its blocks are gone",
                   number, generation, state.generation)  # fmt: skip
@@ -196,21 +199,54 @@ def _used(layout: Layout, number: int, state: SegmentState, generation: int, cop
         tail=layout.segment_bytes,
         tombstones=state.tombstones,
         header_copy=copy,
-        ready=True,
+        headed=generation != 0,
+        unsaved=state.use is Use.OPEN,
     )
 
 
-def _account(table: SegmentTable, index: Index) -> list[Change]:
-    """Counts live bytes; returns the removal of entries that point to what is not there."""
+def _rewrite_header(
+    table: SegmentTable, segment: Segment, files: SegmentFiles, states: dict[int, SegmentState]
+) -> None:
+    """A header that is not what the index says: lost, or a crash came between freeing the segment and saying so in it.
+
+    Until it is right a rebuild would count what does not count, or not count what does.
+    """
+    if segment.headed or segment.number not in states:
+        return
+    try:
+        segment.header_copy = files.prepare(segment.number, segment.generation, segment.header_copy)
+        segment.headed = True
+    except OSError as exc:
+        log.error("nvme tier: the header of segment %d can't be written: %s; it is not used", segment.number, exc)
+        segment.generation = 0  # what it held still counts in a rebuild: no tombstone may go
+        table.give_up(segment, absent=False)
+
+
+def _settle_open(table: SegmentTable, files: SegmentFiles, index: Index) -> None:
+    """Segments that were open at a crash hold nothing that the index does not know, afterwards."""
+    for segment in [segment for segment in table if segment.unsaved]:
+        found = reconcile(segment, files, index, table.layout.segment_bytes)
+        segment.tombstones = found.tombstones
+        segment.unsaved = False
+        use = Use.SEALED if found.settled else Use.OPEN
+        index.apply([*found.deletes, segment_state(segment, use)])
+        if found.blanked or found.deletes:
+            log.info("nvme tier: segment %d: %d unacknowledged writes blanked, %d deletes completed",
+                     segment.number, found.blanked, len(found.deletes))  # fmt: skip
+
+
+def _account(table: SegmentTable, index: Index, namespaces: NamespaceTable | None) -> list[Change]:
+    """Counts live bytes; returns the removal of entries that point to what is not there, or whose namespace was dropped."""
     wrong: list[Change] = []
+    dropped = namespaces.dropped if namespaces is not None else {}
     for key, value in index.pairs(BLOCK_PREFIX):
         place, size = unpack_place(value)
         segment = table.at(place)
-        if segment is None or segment.state is not State.SEALED:
+        if segment is None or segment.state is not State.SEALED or numbered(key) in dropped:
             wrong.append(Set(key, None))
         else:
             table.add_live(place, record_length(size))
     wrong += [Set(segment_key(number), None) for number in index.segments() if number not in table.segments]
     if wrong:
-        log.warning("nvme tier: dropped %d index entries whose segment is gone or was reclaimed", len(wrong))
+        log.warning("nvme tier: dropped %d index entries whose segment or namespace is gone", len(wrong))
     return wrong

@@ -24,6 +24,7 @@ from mooncask.tiers.nvme.index_entry import (
     Put,
     SegmentState,
     Set,
+    Use,
     namespace_key,
     pack_sequence,
     segment_key,
@@ -70,7 +71,7 @@ class Rebuild:
         """A complete index. Cut short, it leaves one that the next start rebuilds again."""
         started = time.monotonic()
         shutil.rmtree(self._folder, ignore_errors=True)
-        index = Index.open(self._folder, create=True)
+        index = self._files.files.open_index(self._folder, create=True)
         try:
             for number in self._numbers:
                 for batch in _batches(self._changes(number)):
@@ -97,7 +98,7 @@ class Rebuild:
             used = True
             tombstones += 1 if header.block is None else 0
             yield from self._change(header)
-        yield Set(segment_key(number), SegmentState(generation, used, tombstones).pack())
+        yield Set(segment_key(number), SegmentState(generation, Use.SEALED if used else Use.FREE, tombstones).pack())
 
     def _change(self, header: Header) -> Iterator[Change]:
         for tombstone in header.tombstones:

@@ -20,7 +20,7 @@ from mooncask.tiers.crash_points import crash_point
 from mooncask.tiers.nvme.buffers import aligned_buffer
 from mooncask.tiers.nvme.file_layer import read_fully, write_fully
 from mooncask.tiers.nvme.group_commit import Entry, GroupCommit
-from mooncask.tiers.nvme.index_entry import Change, Move, SegmentState, Set, segment_key
+from mooncask.tiers.nvme.index_entry import Change, Move, SegmentState, Set, Use, segment_key
 from mooncask.tiers.nvme.log import Log, release_writes
 from mooncask.tiers.nvme.record import HEADER_BYTES, Header, Place, Tombstone, pack_block
 from mooncask.tiers.nvme.scan import Scanner
@@ -81,14 +81,14 @@ class Reclaimer:
 
         Waits as long as the reclaimer gets on. More room may come from freeing extents.
         """
-        while not self._table.can_take(Head.WRITERS, length):
-            if self._closed or self._group.degraded:
-                return False
+        while not (self._closed or self._group.degraded):
+            if self._table.can_take(Head.WRITERS, length):
+                return True
             if not self._busy() and self._table.victim(urgent=True, passed_over=set()) is None:
                 return False
             if not await self._one_round():
                 return self._table.can_take(Head.WRITERS, length)
-        return True
+        return False
 
     def kick(self) -> None:
         """Look whether there is something to reclaim."""
@@ -160,7 +160,7 @@ class Reclaimer:
             await self._group.settle(self._entry(victim, generation, copies, own))
         except (TierDegraded, OSError) as exc:
             log.warning("nvme tier: segment %d could not be reclaimed: %s", victim.number, exc)
-            victim.unsaved = True
+            victim.unsaved = True  # the index may have been told that it is free
             return self._take_back(copies)
         finally:
             release_writes([self._table.segments[copy.new.segment] for copy in copies])
@@ -209,7 +209,7 @@ class Reclaimer:
                 return False
             target = self._table.segments[place.segment]
             target.writes += 1
-            self._table.add_live(place, header.length)
+            self._table.add_copy(place, header.length)
             copies.append(_Copy(header.block, header.place, place, header.length))
             await self._log.ready(target)
             try:
@@ -248,26 +248,26 @@ class Reclaimer:
 
     def _entry(self, victim: Segment, generation: int, copies: Sequence[_Copy], own: Sequence[Segment]) -> Entry:
         changes: list[Change] = [Move(c.record.namespace, c.record.key, c.old, c.new) for c in copies]
-        changes.append(Set(segment_key(victim.number), SegmentState(generation, False, 0).pack()))
+        changes.append(Set(segment_key(victim.number), SegmentState(generation, Use.FREE, 0).pack()))
         targets = frozenset([*own, *(self._table.segments[copy.new.segment] for copy in copies)])
         return Entry("reclaim", changes, targets)
 
     def _take_back(self, copies: Sequence[_Copy]) -> bool:
         for copy in copies:
-            self._table.drop_live(self._table.segments[copy.new.segment], copy.length)
+            self._table.drop_copy(copy.new, copy.length)
         return False
 
     def _hand_over(self, victim: Segment, copies: Sequence[_Copy]) -> None:
         for copy in copies:
-            target = self._table.segments[copy.new.segment]
             old = self._table.extent_at(copy.old, copy.length, copy.record.size)
             new = self._table.extent_at(copy.new, copy.length, copy.record.size)
-            victim.deleted.add(
-                copy.old.offset
-            )  # whoever frees the old place now must not take the block out of the index
-            if not self._moved(copy.record, old, new):
-                self._table.drop_live(target, copy.length)
-                target.hidden.add(copy.new.offset)
+            victim.moved.add(copy.old.offset)  # a store may free the old place: that must not take out the new one
+            if self._moved(copy.record, old, new):
+                self._table.drop_copy(copy.old, copy.length)
+                continue
+            victim.moved.discard(copy.old.offset)
+            self._table.drop_copy(copy.new, copy.length)
+            self._table.segments[copy.new.segment].hidden.add(copy.new.offset)
 
     async def _retire(self, victim: Segment, generation: int) -> bool:
         """The victim's records count no longer; it is free once nobody reads it."""
@@ -276,6 +276,7 @@ class Reclaimer:
         try:
             victim.header_copy = await run_off_loop(self._workers.sync, work)
         except OSError as exc:
+            victim.headed = False
             self._log.write_failed(victim, exc)
             return False
         crash_point("nvme.reclaim.retired")

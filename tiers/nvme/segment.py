@@ -55,8 +55,10 @@ class Segment:
     """Tombstone records in it."""
     header_copy: int = 0
     """Which of the two copies of its header is the valid one."""
+    headed: bool = False
+    """The file exists as a whole and its header carries this generation."""
     ready: bool = False
-    """The file exists and carries this generation; nothing may be written before."""
+    """And the index knows that it may hold records: nothing may be written before."""
     preparing: "asyncio.Task[None] | None" = None
     """Makes it ready."""
     fault: str = ""
@@ -64,14 +66,18 @@ class Segment:
     absent: bool = False
     """Its file could not be made: the segment vanishes when its extents are freed."""
     unsaved: bool = False
-    """The index does not know its present state yet."""
+    """It was sealed and the index does not know yet."""
     reserved: set[int] = field(default_factory=set)
     """Offsets of extents that are reserved and not yet committed."""
+    begun: set[int] = field(default_factory=set)
+    """Offsets of those whose bytes may be on the disk already."""
     writes: int = 0
     """Records of the tier's own (tombstones, copies) on their way into it."""
     readers: int = 0
     hidden: set[int] = field(default_factory=set)
     """Offsets of copies that are gone, while the index may still have them."""
+    moved: set[int] = field(default_factory=set)
+    """Offsets of copies that the reclaimer has moved: nobody's any more, freeing them changes nothing."""
     deleted: set[int] = field(default_factory=set)
     """Offsets of copies that the index has lost, while their extents are not freed."""
 
@@ -83,6 +89,11 @@ class Segment:
     @property
     def busy(self) -> bool:
         return bool(self.reserved) or self.writes > 0
+
+    @property
+    def settled(self) -> bool:
+        """It was sealed, and every write in it has ended: the index knows of all that counts."""
+        return self.state is State.SEALED and not self.busy
 
     def place(self, offset: int) -> Place:
         return Place(self.number, offset, self.generation)
@@ -118,7 +129,7 @@ class SegmentTable:
         """A segment to make ready before it is needed; None when one is ready or there is nothing to gain."""
         if any(segment.ready or segment.preparing for segment in self._free.values()) or not self.available:
             return None
-        return next(iter(self._free.values())) if self._free else self.add()
+        return min(self._free.values(), key=_readiness) if self._free else self.add()
 
     def of(self, extent: Extent) -> Segment | None:
         """The segment an extent lies in; None when that use of the segment is over."""
@@ -185,16 +196,25 @@ class SegmentTable:
         if not self._may_open(head):
             return None
         old = self._heads.pop(head, None)
-        if old is not None and old.state is State.OPEN:
-            old.state = State.SEALED
+        if old is not None:
+            self._seal(old)
         segment = min(self._free.values(), key=_readiness) if self._free else self.add()
         del self._free[segment.number]
         segment.state = State.OPEN
         segment.tail = SEGMENT_DATA_START
-        segment.unsaved = True
         self._heads[head] = segment
         self.on_open()
         return segment
+
+    def _seal(self, segment: Segment) -> None:
+        if segment.state is State.OPEN:
+            segment.state = State.SEALED
+            segment.unsaved = True
+
+    def seal_heads(self) -> None:
+        """Nothing more will be written."""
+        while self._heads:
+            self._seal(self._heads.popitem()[1])
 
     def add(self) -> Segment:
         """A segment whose file does not exist yet."""
@@ -226,6 +246,13 @@ class SegmentTable:
         self.segments[place.segment].live_bytes += length
         self.used_bytes += length
 
+    def add_copy(self, place: Place, length: int) -> None:
+        """A copy under way keeps its segment from being reclaimed; in `used_bytes` a block counts once."""
+        self.segments[place.segment].live_bytes += length
+
+    def drop_copy(self, place: Place, length: int) -> None:
+        self.segments[place.segment].live_bytes -= length
+
     def drop_live(self, segment: Segment, length: int) -> None:
         segment.live_bytes -= length
         self.used_bytes -= length
@@ -233,7 +260,7 @@ class SegmentTable:
     def release(self, segment: Segment, generation: int) -> None:
         """A drained segment is empty and carries its new generation on disk."""
         self.used_bytes -= segment.live_bytes
-        self.put(Segment(segment.number, generation, header_copy=segment.header_copy, ready=True))
+        self.put(Segment(segment.number, generation, header_copy=segment.header_copy, headed=True))
 
     def give_up(self, segment: Segment, absent: bool) -> None:
         """A segment that could not be made ready. `absent`: it has no file, so its number may be tried again."""
@@ -273,7 +300,8 @@ class SegmentTable:
     # --- choosing ---
 
     def dead_bytes(self, segment: Segment) -> int:
-        return self.layout.data_bytes - segment.live_bytes
+        """Bytes that were written and are of no use. The unused end of a full segment would be unused in its copy, too."""
+        return segment.tail - SEGMENT_DATA_START - segment.live_bytes
 
     def worth_a_look(self, segment: Segment) -> bool:
         """Whether freeing bytes in this segment may have made it a victim. Cheap: asked at every `free`."""
@@ -311,5 +339,5 @@ class SegmentTable:
 
 
 def _readiness(segment: Segment) -> tuple[int, int]:
-    """Ready ones first, then those being made ready."""
-    return (0 if segment.ready else 1 if segment.preparing else 2, segment.number)
+    """Ready ones first, then those being made ready, then those that have a file."""
+    return (0 if segment.ready else 1 if segment.preparing else 2 if segment.headed else 3, segment.number)

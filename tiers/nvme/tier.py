@@ -120,6 +120,7 @@ class NvmeTier:
         await self._reopener.close()
         await self._reclaimer.close()
         await self._log.close()
+        self._table.seal_heads()
         try:
             await self._group.flush()
         except TierDegraded as exc:
@@ -220,6 +221,7 @@ class NvmeTier:
         try:
             await self._raise_mark(record.sequence)
             await self._log.ready(segment)
+            segment.begun.add(place.offset)
             await self._log.write_block(place, segment, record, payload)
             crash_point("nvme.commit.written")
             await self._group.settle(entry)
@@ -229,6 +231,7 @@ class NvmeTier:
     def _end_commit(self, name: tuple[int, bytes], entry: Entry, segment: Segment, place: Place) -> None:
         if entry.applied:
             segment.reserved.discard(place.offset)
+            segment.begun.discard(place.offset)
             if not entry.indexed:
                 segment.deleted.add(place.offset)
         same = self._committing[name]
@@ -272,11 +275,11 @@ class NvmeTier:
         An extent whose block the reclaimer has moved needs no freeing; doing it is no harm.
         """
         segment, place = self._table.of(extent), self._table.place_of(extent)
-        if segment is None:
+        if segment is None or place.offset in segment.moved:
             return
         self._give_back(segment, extent.length)
         if place.offset in segment.reserved:
-            segment.reserved.discard(place.offset)
+            self._abandon(segment, place)
         elif place.offset in segment.deleted:
             segment.deleted.discard(place.offset)
         else:
@@ -292,13 +295,22 @@ class NvmeTier:
         if segment is None:
             return
         self._give_back(segment, extent.length)
-        segment.reserved.discard(place.offset)
-        if place.offset in segment.deleted:
+        if place.offset in segment.reserved:
+            self._abandon(segment, place)
+        elif place.offset in segment.deleted:
             segment.deleted.discard(place.offset)
         else:
             segment.hidden.add(place.offset)
             self._group.remove_later(Forget(record.namespace, record.key, record.sequence))
         self._freed(segment)
+
+    def _abandon(self, segment: Segment, place: Place) -> None:
+        """A reservation ends without a block. What was written of it must not be found by a rebuild."""
+        segment.reserved.discard(place.offset)
+        if place.offset in segment.begun:
+            segment.begun.discard(place.offset)
+            segment.writes += 1
+            self._log.spawn(self._log.blank(segment, place))
 
     def _give_back(self, segment: Segment, length: int) -> None:
         assert segment.live_bytes >= length, f"segment {segment.number}: an extent was freed twice"

@@ -11,7 +11,6 @@ from mooncask.tiers.block import aligned
 from mooncask.tiers.nvme import NvmeConfig
 from mooncask.tiers.nvme.record import HEADER_BYTES, record_length
 
-
 SIZES = [1, 4095, 4096, 4097, 100_000, 3 * MIB]
 
 
@@ -22,7 +21,9 @@ async def test_a_committed_block_is_read_back_byte_for_byte(open_store, size: in
     assert await store.get(b"k") == bytes(payload_of(size, size)[:size])
 
 
-async def test_a_record_is_one_header_page_and_the_padded_payload_right_behind_it(open_store, small: NvmeConfig) -> None:
+async def test_a_record_is_one_header_page_and_the_padded_payload_right_behind_it(
+    open_store, small: NvmeConfig
+) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
     extent = store.blocks[NAMESPACE, b"k"].extent
