@@ -1,7 +1,6 @@
 """What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each."""
 
 import gc
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ def _descriptors() -> Counter[str]:
     kinds: Counter[str] = Counter()
     for path in Path("/proc/self/fd").iterdir():
         try:
-            target = os.readlink(path)
+            target = str(path.readlink())
         except FileNotFoundError:
             continue  # the listing's own
         for kind in COUNTED:
