@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from rich.console import Console
 from mooncask.tools.bench.counterpart import Counterpart
 from mooncask.tools.bench.disk_limits import READ, WRITE, PlainFile, takes_direct_io
 from mooncask.tools.bench.memory_limits import COPY, COPY_SHARED, Copies, blocks_of, private_memory, shared_memory
-from mooncask.tools.bench.plan import FULL, QUICK, BlockPlan
+from mooncask.tools.bench.plan import FULL, QUICK, BlockPlan, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Fact, Findings, Measure, Skipped, beside, measured
 from mooncask.tools.bench.samples import Samples, percentile, take_turns
@@ -117,15 +117,14 @@ def test_every_missed_target_is_listed_in_the_document_and_marked_in_the_table()
 
 
 @pytest.mark.parametrize("plan", [FULL, QUICK])
-def test_no_working_set_exceeds_half_of_the_arena(plan: object) -> None:
-    assert isinstance(plan, type(FULL))
+def test_no_working_set_exceeds_half_of_the_arena(plan: Plan) -> None:
     assert all(b.block_bytes * plan.batch * b.set_batches * 2 <= plan.dram_bytes for b in plan.blocks)
 
 
 def test_a_plan_whose_working_set_is_too_large_is_refused() -> None:
     block = BlockPlan(MIB, set_batches=8, view_rounds=1, copy_rounds=1, disk_rounds=1, http_rounds=1)
     with pytest.raises(AssertionError):
-        type(FULL)((block,), batch=32, dram_bytes=MIB, nvme_bytes=0, segment_bytes=0, many_blocks=0, stream_bytes=0,
+        Plan((block,), batch=32, dram_bytes=MIB, nvme_bytes=0, segment_bytes=0, many_blocks=0, stream_bytes=0,
                    match_rounds=0)  # fmt: skip
 
 
@@ -161,8 +160,7 @@ def test_the_plain_file_is_written_and_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("connect", [Counterpart.over_unix, Counterpart.over_tcp])
-def test_the_bare_socket_moves_the_bytes_it_is_asked_for(connect: object) -> None:
-    assert callable(connect)
+def test_the_bare_socket_moves_the_bytes_it_is_asked_for(connect: Callable[[], Counterpart]) -> None:
     target = bytearray(b"\xff" * 3 * MIB)
     with connect() as counterpart:
         counterpart.echo()
