@@ -1,19 +1,25 @@
 """A real daemon for all tests of a module, and clients on it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from daemon_process import DaemonProcess
+import uvloop
+from daemon_process import DaemonProcess, Setting
 
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 
 
+def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     folder: Path = tmp_path_factory.mktemp("daemon")
-    settings = {"http.enabled": False, "limits.batch_max": 64, "socket.staging": "4 MiB"}
+    settings: dict[str, Setting] = {"http.enabled": False, "limits.batch_max": 64, "socket.staging": "4 MiB"}
     with DaemonProcess.start(folder, settings) as process:
         yield process
 
