@@ -13,8 +13,9 @@ hole (0.1 % on average), the worst one at 76 % fill. A first fit on the same inp
 tests/tiers/test_allocator.py holds it to 1 % and 70 %.
 """
 
+from sortedcontainers import SortedList
+
 from mooncask.tiers.block import ALIGNMENT, aligned
-from mooncask.tiers.ordered_keys import OrderedKeys
 
 _OFFSET_BITS = 64
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
@@ -33,7 +34,8 @@ class Allocator:
         self._sizes: dict[int, int] = {}
         self._hole_at: dict[int, int] = {}
         self._hole_ending: dict[int, int] = {}
-        self._by_size = OrderedKeys()
+        self._by_size = SortedList()
+        """A number for each hole, its length above its offset: sorted, the first from a length on is the best fit."""
         self.grow(limit)
 
     @property
@@ -52,14 +54,14 @@ class Allocator:
     @property
     def largest_free_bytes(self) -> int:
         """The largest size that `allocate` could serve now."""
-        largest = self._by_size.last()
-        return 0 if largest is None else largest >> _OFFSET_BITS
+        largest: int = self._by_size[-1] if self._by_size else 0
+        return largest >> _OFFSET_BITS
 
     def allocate(self, size: int) -> int | None:
         """The offset of a new extent of `size` bytes, rounded up to 4 KiB; None when no hole is large enough."""
         assert size > 0, f"an extent of {size} bytes"
         length = aligned(size)
-        found = self._by_size.first_at_least(length << _OFFSET_BITS)
+        found: int | None = next(self._by_size.irange(length << _OFFSET_BITS), None)
         if found is None:
             return None
         offset, hole = found & _OFFSET_MASK, found >> _OFFSET_BITS
