@@ -7,7 +7,7 @@ utilisation (MFU) of 0.42 to 0.55, with a = 4 an implausible 0.46 to 0.88. So th
 from dataclasses import dataclass
 
 from mooncask.conductor.models.cost import LinearStep, PolynomialPrefill
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 LINEAR_FLOPS = 22
 """b of equation 1: FLOPs per token and layer, in units of hidden size squared."""
@@ -56,16 +56,16 @@ GPUS = {
 
 
 def find_model(name: str) -> ModelShape:
-    """The shape of a named model; raises ConfigError with the names there are."""
+    """The shape of a named model; raises BadArgument with the names there are."""
     if name not in MODELS:
-        raise ConfigError("model", repr(name), f"one of {', '.join(MODELS)}")
+        raise BadArgument("model", repr(name), f"one of {', '.join(MODELS)}")
     return MODELS[name]
 
 
 def find_gpu(name: str) -> Gpu:
-    """The numbers of a named GPU; raises ConfigError with the names there are."""
+    """The numbers of a named GPU; raises BadArgument with the names there are."""
     if name not in GPUS:
-        raise ConfigError("gpu", repr(name), f"one of {', '.join(GPUS)}")
+        raise BadArgument("gpu", repr(name), f"one of {', '.join(GPUS)}")
     return GPUS[name]
 
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mooncask.conductor.models.cost import DecodeModel
 from mooncask.conductor.scheduling.facts import Decoding, LoadFacts, Reason, Slo
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,18 @@ class Baseline:
 
 @dataclass(frozen=True, slots=True)
 class EarlyRejection:
-    """Both pools are looked at on arrival. The decode node checks again, since the decision is a prefill old by then."""
+    """Both pools are looked at on arrival. With `recheck` the decode node looks again: the decision is a prefill old."""
 
     slo: Slo
     threshold: Threshold = Threshold()
+    recheck: bool = True
 
     def at_arrival(self, facts: LoadFacts) -> Reason | None:
         prefill = _prefill_verdict(facts, self.slo, self.threshold)
         return prefill or _decode_verdict(facts, self.slo, self.threshold, Reason.TBT)
 
     def after_prefill(self, facts: LoadFacts) -> Reason | None:
-        return _decode_verdict(facts, self.slo, self.threshold, Reason.TBT_AFTER_PREFILL)
+        return _recheck(self.recheck, facts, self.slo, self.threshold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class PredictedRejection:
     model: DecodeModel
     decode_seconds: float
     threshold: Threshold = Threshold()
+    recheck: bool = True
 
     def at_arrival(self, facts: LoadFacts) -> Reason | None:
         prefill = _prefill_verdict(facts, self.slo, self.threshold)
@@ -102,7 +104,7 @@ class PredictedRejection:
         return Reason.TBT if load > self.threshold.of(facts.priority) else None
 
     def after_prefill(self, facts: LoadFacts) -> Reason | None:
-        return _decode_verdict(facts, self.slo, self.threshold, Reason.TBT_AFTER_PREFILL)
+        return _recheck(self.recheck, facts, self.slo, self.threshold)
 
     def predicted_tbt(self, facts: LoadFacts) -> float:
         """Step in seconds at the end of this prefill, all requests spread evenly over the decode nodes."""
@@ -114,6 +116,10 @@ class PredictedRejection:
         return self.model.seconds(batch, round(batch * context))
 
 
+def _recheck(wanted: bool, facts: LoadFacts, slo: Slo, threshold: Threshold) -> Reason | None:
+    return _decode_verdict(facts, slo, threshold, Reason.TBT_AFTER_PREFILL) if wanted else None
+
+
 def _staying(requests: Iterable[Decoding], then: float, decode_seconds: float) -> Iterable[int]:
     """Context tokens of the requests that will be decoding at `then`."""
     return (r.context_tokens for r in requests if r.start_seconds <= then < r.start_seconds + decode_seconds)
@@ -123,9 +129,14 @@ ADMISSIONS = ("none", "baseline", "early", "predicted")
 
 
 def make_admission(
-    name: str, slo: Slo, model: DecodeModel, decode_seconds: float, threshold: Threshold | None = None
+    name: str,
+    slo: Slo,
+    model: DecodeModel,
+    decode_seconds: float,
+    threshold: Threshold | None = None,
+    recheck: bool = True,
 ) -> Admission:
-    """The admission policy of that name; raises ConfigError for an unknown one."""
+    """The admission policy of that name; raises BadArgument for an unknown one."""
     limit = threshold or Threshold()
     match name:
         case "none":
@@ -133,7 +144,7 @@ def make_admission(
         case "baseline":
             return Baseline(slo, limit)
         case "early":
-            return EarlyRejection(slo, limit)
+            return EarlyRejection(slo, limit, recheck)
         case "predicted":
-            return PredictedRejection(slo, model, decode_seconds, limit)
-    raise ConfigError("admission", repr(name), f"one of {', '.join(ADMISSIONS)}")
+            return PredictedRejection(slo, model, decode_seconds, limit, recheck)
+    raise BadArgument("admission", repr(name), f"one of {', '.join(ADMISSIONS)}")

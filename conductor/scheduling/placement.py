@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mooncask.conductor.scheduling.facts import PrefillChoice, PrefillCosts, PrefillFacts
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 
 class Placement(Protocol):
@@ -120,7 +120,7 @@ PLACEMENTS = ("random", "load-balancing", "cache-aware", "kvcache-centric", "cos
 
 
 def make_placement(name: str, source: random.Random, balancing_threshold: float = 1.5) -> Placement:
-    """The placement policy of that name; raises ConfigError for an unknown one."""
+    """The placement policy of that name; raises BadArgument for an unknown one."""
     match name:
         case "random":
             return RandomPlacement(source)
@@ -132,4 +132,4 @@ def make_placement(name: str, source: random.Random, balancing_threshold: float 
             return KvCacheCentric(balancing_threshold)
         case "cost-based":
             return CostBased()
-    raise ConfigError("placement", repr(name), f"one of {', '.join(PLACEMENTS)}")
+    raise BadArgument("placement", repr(name), f"one of {', '.join(PLACEMENTS)}")

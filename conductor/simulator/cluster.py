@@ -25,7 +25,7 @@ from mooncask.conductor.scheduling.admission import ADMISSIONS, Threshold
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.scheduling.placement import PLACEMENTS
 from mooncask.conductor.traces.request import Request
-from mooncask.errors import BadRequest, ConfigError
+from mooncask.errors import BadArgument
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -69,7 +69,10 @@ class Scheduling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     admission: str = "none"
     threshold: Annotated[float, Meta(gt=0)] = 1.0
     priority_classes: Positive = 1
+    """Each request gets a class at random, since traces carry none; the highest is rejected last."""
     priority_reserve: Annotated[float, Meta(ge=0, le=1)] = 0.1
+    decode_recheck: bool = True
+    """Whether the decode node may still reject after the prefill (always so under `baseline`)."""
     decode_seconds: Seconds = 12.0
     """t_d of predicted rejection: mean output times mean TBT."""
 
@@ -121,7 +124,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         find_model(self.model.name)
         find_gpu(self.model.gpu)
         if self.kv_capacity_tokens < self.block_tokens:
-            raise ConfigError("vram_tokens", str(self.kv_capacity_tokens), "the weights leave no room for one block")
+            raise BadArgument("vram_tokens", str(self.kv_capacity_tokens), "the weights leave no room for one block")
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -160,19 +163,19 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def check_nodes(cluster: Cluster) -> None:
-    """Either both pools or the coupled one; raises ConfigError."""
+    """Either both pools or the coupled one; raises BadArgument."""
     pools = (cluster.prefill_nodes > 0) + (cluster.decode_nodes > 0)
     if cluster.coupled_nodes == 0 and pools < 2:
         name = "decode_nodes" if cluster.prefill_nodes else "prefill_nodes"
-        raise ConfigError(name, "0", "at least 1, or set coupled_nodes instead of both pools")
+        raise BadArgument(name, "0", "at least 1, or set coupled_nodes instead of both pools")
     if cluster.coupled_nodes and pools:
-        raise ConfigError("coupled_nodes", str(cluster.coupled_nodes), "0 where prefill_nodes or decode_nodes are set")
+        raise BadArgument("coupled_nodes", str(cluster.coupled_nodes), "0 where prefill_nodes or decode_nodes are set")
 
 
 def check_name(key: str, value: str, known: tuple[str, ...]) -> None:
-    """Raises ConfigError, with the nearest known name, when `value` is none of `known`."""
+    """Raises BadArgument, with the nearest known name, when `value` is none of `known`."""
     if value not in known:
-        raise ConfigError(key, repr(value), unknown_name(value, known))
+        raise BadArgument(key, repr(value), unknown_name(value, known))
 
 
 def unknown_name(value: str, known: tuple[str, ...]) -> str:
@@ -182,33 +185,34 @@ def unknown_name(value: str, known: tuple[str, ...]) -> str:
 
 
 def parse_cluster(text: str, source: str) -> Cluster:
-    """A cluster from TOML text; raises ConfigError naming `source` and the field."""
+    """A cluster from TOML text; raises BadArgument naming `source` and the field."""
     try:
         return msgspec.convert(tomllib.loads(text), Cluster)
     except tomllib.TOMLDecodeError as exc:
-        raise ConfigError(source, "not TOML", str(exc)) from exc
+        raise BadArgument(source, "not TOML", str(exc)) from exc
     except msgspec.ValidationError as exc:
-        if isinstance(exc.__cause__, ConfigError):
+        if isinstance(exc.__cause__, BadArgument):
             raise exc.__cause__ from None
-        raise ConfigError(source, "refused", str(exc)) from exc
+        raise BadArgument(source, "refused", str(exc)) from exc
 
 
 def load_cluster(path: Path) -> Cluster:
-    """A cluster from a file; raises ConfigError, or BadRequest when it cannot be read."""
+    """A cluster from a file; raises BadArgument."""
     try:
         return parse_cluster(path.read_text(), str(path))
     except (OSError, UnicodeDecodeError) as exc:
-        raise BadRequest(f"cluster file {path} cannot be read: {exc}") from exc
+        raise BadArgument("cluster", str(path), f"cannot be read: {exc}") from exc
 
 
 def check_fits(cluster: Cluster, requests: Sequence[Request]) -> None:
-    """Raises BadRequest when some request alone is larger than a node's KV memory."""
+    """Raises BadArgument when some request alone is larger than a node's KV memory."""
     longest = max(requests, key=lambda r: r.input_length + r.output_length, default=None)
     if longest is None:
-        raise BadRequest("the trace has no requests")
+        raise BadArgument("trace", "empty", "at least one request")
     tokens = longest.input_length + longest.output_length
     if tokens > cluster.kv_capacity_tokens:
-        raise BadRequest(
-            f"the request at {longest.timestamp_ms} ms has {tokens} tokens; a node of {cluster.notation} holds "
-            f"{cluster.kv_capacity_tokens}: use more or larger GPUs a node"
+        raise BadArgument(
+            "vram_tokens",
+            str(cluster.kv_capacity_tokens),
+            f"the request at {longest.timestamp_ms} ms has {tokens} tokens; use more or larger GPUs a node",
         )

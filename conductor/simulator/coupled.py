@@ -49,7 +49,6 @@ class CoupledNode:
         self._busy_until = 0.0
         self._planned_steps = 0
         self._generation = 0
-        self.prefill_busy_seconds = 0.0
 
     def arrive(self, number: int, request: Request) -> None:
         blocks = self.cache.find(request.hash_ids).blocks
@@ -164,7 +163,6 @@ class CoupledNode:
         self._board.finished(self._index, number)
         outcome.ttft = self.batch.time - outcome.arrival
         outcome.prefill_seconds = prompt.seconds
-        self.prefill_busy_seconds += prompt.seconds
         self.cache.computed(prompt.claimed)
         self._claims[number] = prompt.claimed
         if outcome.output_tokens <= 1:

@@ -8,6 +8,7 @@ See `outcome.py` for what is measured.
 import random
 from dataclasses import dataclass, field
 
+from mooncask.conductor.models.analytical import find_model
 from mooncask.conductor.models.cost import DecodeModel, PrefillModel
 from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
 from mooncask.conductor.models.link import Port, transfer, transfer_seconds
@@ -71,13 +72,21 @@ class DisaggregatedCluster:
         self.kv_bytes = cluster.kv_bytes_per_token
         self.prefill_model = _prefill_predictor(cluster)
         self._decode_model = _decode_predictor(cluster)
-        self._layers = 80
+        self._layers = find_model(cluster.model.name).layers
+        self._classes = random.Random(cluster.seed)
         self._flights: dict[int, _Flight] = {}
         self._build_nodes()
         s = cluster.scheduling
         self.conductor = Conductor(
             make_placement(s.placement, random.Random(cluster.seed), s.balancing_threshold),
-            make_admission(s.admission, cluster.slo_seconds, self._decode_model, s.decode_seconds, cluster.threshold),
+            make_admission(
+                s.admission,
+                cluster.slo_seconds,
+                self._decode_model,
+                s.decode_seconds,
+                cluster.threshold,
+                s.decode_recheck,
+            ),
             self.prefill_model,
             self._decode_model,
             PrefillBoard(cluster.prefill_nodes),
@@ -116,7 +125,8 @@ class DisaggregatedCluster:
     def arrive(self, number: int, request: Request) -> None:
         now, outcome = self.events.now, self.outcomes[number]
         found = [cache.find(request.hash_ids) for cache in self.caches]
-        arrival = Arrival(number, now, request.input_length)
+        outcome.priority = self._classes.randrange(self.description.scheduling.priority_classes)
+        arrival = Arrival(number, now, request.input_length, outcome.priority)
         prefixes = [
             CachedPrefix(self._tokens_of(request, hit.blocks), self._tokens_of(request, hit.computed)) for hit in found
         ]
@@ -192,7 +202,7 @@ class DisaggregatedCluster:
     def _hand_over(self, job: PrefillJob, first_token_at: float) -> None:
         flight, now = self._flights[job.request], self.events.now
         decode, outcome = flight.assignment.decode, self.outcomes[job.request]
-        arrival = Arrival(job.request, now, job.tokens)
+        arrival = Arrival(job.request, now, job.tokens, outcome.priority)
         reason = self.conductor.recheck(arrival, decode)
         if reason is not None:
             outcome.ended, outcome.finished_at = reason.name.lower(), now

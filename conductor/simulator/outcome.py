@@ -43,6 +43,7 @@ class Outcome:
     tbt_p90: float = 0.0
     tbt_mean: float = 0.0
     finished_at: float = 0.0
+    priority: int = 0
 
     def record_gaps(self, gaps: npt.NDArray[np.float64]) -> None:
         if not gaps.size:
@@ -81,6 +82,10 @@ class ReplicaSample:
     replicas: tuple[int, ...]
 
 
+REPLICA_RANKS = (10, 100, 1000, 10000)
+"""Keys whose replicas are sampled, by their rank in number of accesses (FAST'25 figure 11)."""
+
+
 @dataclass(slots=True)
 class Simulation:
     """All that came out of one run."""
@@ -92,8 +97,7 @@ class Simulation:
     load: list[LoadSample] = field(default_factory=list)
     replicas: list[ReplicaSample] = field(default_factory=list)
     simulated_seconds: float = 0.0
-    prefill_busy_seconds: float = 0.0
-    cached_blocks_peak: int = 0
+    replica_ranks: tuple[int, ...] = REPLICA_RANKS
 
     @property
     def completed(self) -> list[Outcome]:
@@ -113,6 +117,13 @@ class Simulation:
         for outcome in self.outcomes:
             if outcome.ended != COMPLETED:
                 counts[outcome.ended] = counts.get(outcome.ended, 0) + 1
+        return dict(sorted(counts.items()))
+
+    def rejected_by_class(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for outcome in self.outcomes:
+            counts.setdefault(str(outcome.priority), 0)
+            counts[str(outcome.priority)] += outcome.ended != COMPLETED
         return dict(sorted(counts.items()))
 
     @property
@@ -135,6 +146,7 @@ class Simulation:
             "requests": len(self.outcomes),
             "completed": len(self.completed),
             "rejected": self.rejected(),
+            "rejected_by_priority": self.rejected_by_class(),
             "goodput": self.goodput,
             "hit_rate": self.hit_rate,
             "ttft_seconds": self._spread("ttft"),
@@ -144,6 +156,8 @@ class Simulation:
             "prefill_seconds_per_request": self.mean("prefill_seconds"),
             "fetched_tokens": sum(o.fetched_tokens for o in self.outcomes),
             "simulated_seconds": self.simulated_seconds,
+            "load": [[s.time, s.prefill, s.decode] for s in self.load],
+            "replicas": {"ranks": self.replica_ranks, "samples": [[s.time, *s.replicas] for s in self.replicas]},
             "slo": {"ttft_seconds": self.slo.ttft_seconds, "tbt_seconds": self.slo.tbt_seconds, "tbt": self.tbt_metric},
         }
 

@@ -49,7 +49,6 @@ class PrefillNode:
         self._stage_free = [0.0] * stages
         self._started, self._finished = started, finished
         self.queue: deque[PrefillJob] = deque()
-        self.busy_seconds = 0.0
 
     def place(self, job: PrefillJob) -> None:
         self.queue.append(job)
@@ -66,7 +65,6 @@ class PrefillNode:
         job.compute_seconds = sum(chunks)
         chunks[0] += self._overlap.execution_seconds(job.load_seconds, job.compute_seconds) - job.compute_seconds
         self._stage_free = through_pipeline(chunks, self._stage_free, now, self._hop_seconds)
-        self.busy_seconds += job.compute_seconds
         job.started_at, job.done_at = now, self._stage_free[-1]
         self._started(job)
         self._events.at(self._stage_free[0], self.try_start)

@@ -8,10 +8,9 @@ from mooncask.conductor.simulator.cluster import Cluster, check_fits
 from mooncask.conductor.simulator.coupled import CoupledCluster
 from mooncask.conductor.simulator.disaggregated import DisaggregatedCluster
 from mooncask.conductor.simulator.events import EventQueue
-from mooncask.conductor.simulator.outcome import Outcome, ReplicaSample, Simulation
+from mooncask.conductor.simulator.outcome import REPLICA_RANKS, Outcome, ReplicaSample, Simulation
 from mooncask.conductor.traces.request import Request
 
-REPLICA_RANKS = (10, 100, 1000, 10000)
 SAMPLE_SECONDS = 10.0
 REPLICA_SAMPLE_SECONDS = 30.0
 
@@ -29,7 +28,7 @@ def simulate(
 ) -> Simulation:
     """Replay `requests` by timestamp, `speed` times as fast; `output_tokens` replaces every output length.
 
-    Raises BadRequest for an empty trace or one with a request that no node can hold.
+    Raises BadArgument for an empty trace or one with a request that no node can hold.
     """
     check_fits(cluster, requests)
     events = EventQueue()

@@ -13,7 +13,7 @@ from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
 from mooncask.conductor.scheduling.conductor import Arrival, Assignment, Conductor, Rejection
 from mooncask.conductor.scheduling.facts import CachedPrefix, Decoding, LoadFacts, Reason, Slo
 from mooncask.conductor.scheduling.placement import LoadBalancing
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 SLO = Slo(30.0, 0.1)
 STEP = LinearStep(0.02, 0.002, 0.0)
@@ -83,7 +83,7 @@ def test_under_rising_load_the_lowest_class_is_rejected_first() -> None:
 
 
 def test_an_unknown_admission_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="predicted"):
+    with pytest.raises(BadArgument, match="predicted"):
         policy("oracle")
 
 

@@ -24,7 +24,7 @@ from mooncask.conductor.models.fitted import (
 )
 from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
 from mooncask.conductor.models.link import Port, transfer, transfer_seconds
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 LLAMA, A800, H800 = MODELS["llama3-70b"], GPUS["a800-80g"], GPUS["h800-80g"]
 
@@ -72,7 +72,7 @@ def test_weights_that_fill_the_memory_leave_no_kv() -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="llama3-70b"):
+    with pytest.raises(BadArgument, match="llama3-70b"):
         find_model("llama9")
 
 

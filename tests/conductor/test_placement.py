@@ -19,7 +19,7 @@ from mooncask.conductor.scheduling.placement import (
     LoadBalancing,
     make_placement,
 )
-from mooncask.errors import ConfigError
+from mooncask.errors import BadArgument
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def test_every_choice_adds_up_and_cost_based_is_never_worse(
 
 
 def test_an_unknown_placement_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="kvcache-centric"):
+    with pytest.raises(BadArgument, match="kvcache-centric"):
         make_placement("kvcache", random.Random(0))
 
 
