@@ -1,8 +1,13 @@
 """The blocks that one prefill chunk completes, on their way into the store layer by layer."""
 
+import time
+
 from mooncask.client.reservations import Reservations
 from mooncask.client.wire import CommitState
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer
+
+ADVANCE_SECONDS_MIN = 0.01
+"""Between two words to the daemon about how far a chunk is: with fast layers, telling of each would cost more than it helps."""
 
 
 class StoredChunk:
@@ -12,6 +17,7 @@ class StoredChunk:
     def __init__(self, reservations: Reservations, indices: range, buffer: KvBuffer) -> None:
         layout = buffer.layout
         self._reservations, self._buffer = reservations, buffer
+        self._told_at = 0.0
         self._open = [
             (index, slot.torch(layout.torch_dtype, layout.block_shape))
             for index, slot in zip(indices, reservations, strict=True)
@@ -19,10 +25,12 @@ class StoredChunk:
         ]
 
     def save_layer(self, layer: int) -> None:
-        """Copies one layer of every block to its place and tells the daemon how far this got."""
+        """Copies one layer of every block to its place and tells the daemon, if it was not told just now, how far this got."""
         for index, block in self._open:
             self._buffer.save_layer(layer, index, block)
-        self._reservations.advance(layer + 1)
+        if time.monotonic() - self._told_at >= ADVANCE_SECONDS_MIN:
+            self._reservations.advance(layer + 1)
+            self._told_at = time.monotonic()
 
     def save_all(self) -> None:
         """Copies every block to its place."""
