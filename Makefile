@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 N ?= 200
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo check test test-all test-deps torture bench clean
+.PHONY: help venv demo check test test-all test-deps torture bench papers clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
@@ -20,6 +20,7 @@ help:
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills"
 	@echo "make bench       measure the store beside its limits (build/bench.json)"
+	@echo "make papers      the papers' figures from the public traces (docs/papers)"
 	@echo "make test-deps   Debian packages that some tests want; as root only"
 	@echo "make clean       remove .venv, build and caches"
 
@@ -30,7 +31,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    { echo "$(PYTHON) cannot make environments; as root: apt-get install -y python3-venv" >&2; exit 1; }
 	@echo "Setting up .venv (downloads PyTorch and what else constraints.txt lists; minutes at first)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[demo,dev,papers]'
 	@touch $@
 
 demo: $(STAMP)
@@ -63,6 +64,9 @@ torture: $(STAMP) test-deps
 bench: $(STAMP)
 	@mkdir -p build
 	@$(BIN)/mooncask bench store --json build/bench.json
+
+papers: $(STAMP)
+	@$(BIN)/python -m mooncask.conductor.papers
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -296,11 +296,16 @@ def is_print_to_stdout(call: ast.Call) -> bool:
     return "file=sys.stderr" not in [ast.unparse(keyword) for keyword in call.keywords]
 
 
-def test_only_tools_and_the_daemons_readiness_line_print() -> None:
+def is_command(source: Source) -> bool:
+    """Whether the module is a command of the command line, wherever it lies."""
+    return source.room == "tools" or source.name.split(".")[-1] in {"command", "__main__"}
+
+
+def test_only_commands_and_the_daemons_readiness_line_print() -> None:
     prints = [
         place(source, call)
         for source in room_sources()
-        if source.room != "tools"
+        if not is_command(source)
         for call in calls(source)
         if is_print_to_stdout(call)
     ]

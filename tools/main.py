@@ -8,7 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from mooncask.client.wire import PROTOCOL
+from mooncask.conductor.papers.command import paper_command
 from mooncask.conductor.replay.command import replay_command
+from mooncask.conductor.simulator.command import simulate_command
 from mooncask.errors import MooncaskError
 from mooncask.tools import blocks, listing
 from mooncask.tools.bench.command import bench
@@ -38,6 +40,15 @@ class ErrorsBecomeExitCodes(TyperGroup):
             raise typer.Exit(OS_ERROR_EXIT) from error
 
 
+class RunsWithoutAWord(TyperGroup):
+    """Takes what names none of its commands as the arguments of `run`: `simulate A B` is `simulate run A B`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
 def _complain(text: str) -> None:
     error_console().print("mooncask: " + " ".join(text.split()), markup=False, soft_wrap=True)
 
@@ -58,6 +69,10 @@ app.command()(blocks.rm)
 app.command()(verify)
 app.command()(demo)
 app.command("replay")(replay_command)
+simulate = typer.Typer(cls=RunsWithoutAWord, help="Simulate a cluster; figures of the papers.", no_args_is_help=True)
+simulate.command("run")(simulate_command)
+simulate.command("paper")(paper_command)
+app.add_typer(simulate, name="simulate")
 app.add_typer(bench, name="bench")
 
 

@@ -240,3 +240,13 @@ def test_a_client_of_the_command_line_leaves_nothing_leased(
     command.run("get", "files-k", "k")
     with LocalClient.connect(daemon.socket) as client:
         assert not any(tier.leased_bytes for tier in client.status().tiers)
+
+
+@pytest.mark.parametrize("words", [["simulate", "absent.toml", "t"], ["simulate", "--speed", "2", "absent.toml", "t"]])
+def test_simulate_without_a_subcommand_runs_a_cluster(words: list[str]) -> None:
+    said = Command(Path("unused")).run(*words, expect=2)
+    assert said.startswith("mooncask: cluster = absent.toml")
+
+
+def test_simulate_paper_names_the_figures_that_it_knows() -> None:
+    assert "fast25" in Command(Path("unused")).run("simulate", "paper", "--figure", "no-such-figure", expect=2)

@@ -4,7 +4,6 @@ import json
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -18,7 +17,7 @@ from mooncask.errors import MooncaskError
 from mooncask.tools.demo.report import document, print_report
 from mooncask.tools.demo.stage import Stage
 from mooncask.tools.demo.verdict import Control, Phase, Row, Verdict, judge
-from mooncask.tools.output import console
+from mooncask.tools.output import console, error_console
 
 RESULT_FILE = Path("build/demo.json")
 
@@ -64,9 +63,8 @@ def run_demo(tell: Progress) -> tuple[list[Row], Control, Verdict]:
     with Stage(model) as stage:
         try:
             rows, control = _play(stage, model, tell)
-        except MooncaskError as exc:
-            with suppress(OSError):
-                exc.add_note(stage.log_tail())
+        except MooncaskError:
+            error_console().print(stage.log_tail(), markup=False, soft_wrap=True)  # the folder is gone in a moment
             raise
     return rows, control, judge(rows, control)
 
