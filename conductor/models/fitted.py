@@ -39,7 +39,9 @@ def fit_per_request(alone: float, per_token: float, mean_input: int, mean_output
     """Seconds a step grows with each request, by least squares on figure 15.
 
     The batch is Little's law: rate / nodes requests a second stay `mean_output` steps. `alone` is a step's fixed part
-    plus one request's share.
+    plus one request's share. The figure's values are taken as plain means. Taken as means of each request's longest tenth
+    (the paper's TBT elsewhere), when the batch is larger than on average, they would give half of this; the effective
+    capacities published beside them agree better with plain means.
     """
     context = mean_input + mean_output / 2
     over, excess = [], []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 class Port:
     """One direction of a node's network: transfers go through it one after the other, in the order they were asked for.
 
-    First come, first served has the same throughput as sharing the port, and the same last completion.
+    First come, first served has the same throughput as sharing the port, and the same last completion. Each port of a
+    transfer has a queue of its own: one that waits at its sender does not hold up others at its receiver.
     """
 
     bytes_per_second: float
@@ -20,12 +21,11 @@ class Port:
 
 def transfer_seconds(size_bytes: float, sender: Port, receiver: Port, now: float) -> float:
     """Estimate from `now` to the last byte, waiting included. Does not modify."""
-    wait = max(sender.backlog_seconds(now), receiver.backlog_seconds(now))
-    return wait + size_bytes / min(sender.bytes_per_second, receiver.bytes_per_second)
+    return max(port.backlog_seconds(now) + size_bytes / port.bytes_per_second for port in (sender, receiver))
 
 
 def transfer(size_bytes: float, sender: Port, receiver: Port, now: float) -> float:
     """Occupy both ports; returns the time of the last byte."""
-    done = now + transfer_seconds(size_bytes, sender, receiver, now)
-    sender.free_at = receiver.free_at = done
-    return done
+    for port in (sender, receiver):
+        port.free_at = max(port.free_at, now) + size_bytes / port.bytes_per_second
+    return max(sender.free_at, receiver.free_at)

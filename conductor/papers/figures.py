@@ -1,6 +1,6 @@
 """All figures by name."""
 
-from mooncask.conductor.papers import conversation, costs, overload, poisson, serving
+from mooncask.conductor.papers import conversation, costs, overload, poisson, serving, tides
 from mooncask.conductor.papers.report import Make
 from mooncask.errors import BadArgument
 
@@ -23,6 +23,7 @@ FIGURES: dict[str, Make] = {
     "arx-11": poisson.figures_11_and_12,
     "arx-13": serving.real_workload,
     "articles": serving.claims,
+    "tide": tides.tide,
 }
 ALSO = {"fast25-6": "fast25-1", "fast25-7": "fast25-1", "arx-10": "arx-9", "arx-12": "arx-11", "arx-table2": "arx-11"}
 

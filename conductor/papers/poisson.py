@@ -3,14 +3,17 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from mooncask.conductor.papers.report import Figure, Inputs, Line
-from mooncask.conductor.simulator.cluster import Cluster, Coupled, Scheduling
+from mooncask.conductor.simulator.cluster import Cluster, Coupled, Objectives, Scheduling
 from mooncask.conductor.simulator.simulate import simulate
 from mooncask.conductor.traces.request import Request
 
 REQUESTS = 400
 BLOCK = 512
+BALANCED = Scheduling(placement="load-balancing")
+METRICS: tuple[tuple[Literal["longest-tenth", "p90"], str], ...] = (("longest-tenth", "longest tenth"), ("p90", "P90"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,20 @@ DATA_SETS = (
 
 def figures_11_and_12(inputs: Inputs) -> Figure:
     lines = []
-    for data in DATA_SETS:
-        apart = _greatest_rate(Cluster(prefill_nodes=3, decode_nodes=1), data)
-        coupled = Cluster(
-            coupled_nodes=4, scheduling=Scheduling(placement="load-balancing"), coupled=Coupled(prefix_caching=True)
-        )
-        together = _greatest_rate(coupled, data)
-        lines.append(Line(f"requests/s, {data.name}, [3P+1D]", apart))
-        lines.append(Line(f"requests/s, {data.name}, [4M]", together))
-        lines.append(Line(f"gain, {data.name}", apart / together if together else 0.0, data.published, data.word))
+    for metric, words in METRICS:
+        slo = Objectives(tbt_metric=metric)
+        apart = Cluster(prefill_nodes=3, decode_nodes=1, slo=slo)
+        coupled = Cluster(coupled_nodes=4, slo=slo, scheduling=BALANCED, coupled=Coupled(prefix_caching=True))
+        for data in DATA_SETS:
+            rates = [_greatest_rate(cluster, data) for cluster in (apart, coupled)]
+            label = f"{data.name}, TBT by {words}"
+            word = f"{rates[0]:.3g} against {rates[1]:.3g} requests/s; {data.word}"
+            lines.append(Line(f"[3P+1D] / [4M], {label}", rates[0] / max(rates[1], 1e-9), data.published, word))
     verdict = (
-        "The greatest Poisson rate at which P90 TTFT stays within 10 times and P90 TBT within 5 times the unloaded value. "
-        "Lengths are drawn around the published means (+-30 %). The baseline here has prefix caching."
+        "The greatest Poisson rate at which nine tenths of the requests have a TTFT within 10 times and a TBT within 5 times "
+        "the unloaded value. Lengths are drawn around the published means (+-30 %); the baseline here has prefix caching. "
+        "The comparison hangs on what TBT means: by the P90 of its gaps a request does not feel the few long stalls of a "
+        "coupled node, which by the mean of the longest tenth break the SLO."
     )
     return Figure("arx-11", "data sets by length (also figure 12)", f"{REQUESTS} requests a run", lines, (), verdict)
 
@@ -82,4 +87,7 @@ def _within(cluster: Cluster, data: DataSet, requests: Sequence[Request]) -> boo
     alone_ttft = cluster.prefill_costs().seconds(data.input_tokens, 0)
     alone_tbt = cluster.decode_costs().seconds(1, data.input_tokens)
     run = simulate(cluster, requests)
-    return run.quantile("ttft", 0.9) <= 10 * alone_ttft and run.quantile("tbt_p90", 0.9) <= 5 * alone_tbt
+    metric = cluster.slo.tbt_metric
+    needed = 0.9 * len(requests)
+    in_time = sum(o.ttft <= 10 * alone_ttft for o in run.completed)
+    return in_time >= needed and sum(o.tbt(metric) <= 5 * alone_tbt for o in run.completed) >= needed

@@ -32,13 +32,13 @@ def effective_capacity(inputs: Inputs) -> Figure:
         for tbt, ours, theirs in zip(TBT_SECONDS, values, published.get(name, (None,) * 3), strict=True)
     ]
     for i, (tbt, gain) in enumerate(zip(TBT_SECONDS, (4.98, 1.57, 0.59), strict=True)):
-        best = max(shares[name][i] for name in COUPLED)
-        lines.append(
-            Line(f"gain over the best baseline, {round(tbt * 1000)} ms", shares["Mooncake"][i] / best - 1, gain)
-        )
+        ours = shares["Mooncake"][i] / shares["vLLM"][i] - 1
+        lines.append(Line(f"gain over vLLM, {round(tbt * 1000)} ms", ours, gain, "published as over the best baseline"))
     verdict = (
-        "The shape holds: the gain is largest at the tightest TBT. The baselines come out better than published, because "
-        "the model knows no interference but stalls, and the published replay rate per node is not known."
+        "Mooncake's share agrees and the gain over vLLM is largest at the tightest TBT, as published, but the baselines come "
+        "out better than published: the model knows no interference but stalls. Chunked prefill above all is not "
+        "reproduced: here a chunk of 512 tokens computes as efficiently as a long prompt and no step exceeds 200 ms, so "
+        "it equals Mooncake from there on, where the paper's measured chunked baseline is the worst of all."
     )
     curves = [Curve(name, [t * 1000 for t in TBT_SECONDS], values) for name, values in shares.items()]
     plot = Plot("fast25-1", "TBT SLO ms", "share within both SLOs", curves)

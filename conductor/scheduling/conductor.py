@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mooncask.conductor.models.cost import DecodeModel, PrefillModel
 from mooncask.conductor.scheduling.admission import Admission
 from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
-from mooncask.conductor.scheduling.decode import select_decode
+from mooncask.conductor.scheduling.decode import emptiest, select_decode
 from mooncask.conductor.scheduling.facts import (
     CachedPrefix,
     DecodeFacts,
@@ -74,16 +74,14 @@ class Conductor:
         ]
         choice = self._placement.place(arrival.tokens, nodes, costs)
         decodes = self.decodes.facts()
-        decode = select_decode(arrival.tokens, self.decodes.expected_output, decodes, self._decode_model)
         reason = self._admission.at_arrival(self._load(arrival, choice.ttft_seconds, decodes))
         if reason is not None:
             return Rejection(reason)
-        if decode is None:
-            return Rejection(Reason.VRAM)
+        decode = self._select_decode(arrival.tokens, decodes)
         work = costs.occupied_seconds(arrival.tokens, choice.prefix_tokens)
         self.prefills.placed(choice.node, arrival.request, work)
-        self.decodes.promised(decode.node, arrival.request, now + choice.ttft_seconds, arrival.tokens)
-        return Assignment(choice, decode.node)
+        self.decodes.promised(decode, arrival.request, now + choice.ttft_seconds, arrival.tokens)
+        return Assignment(choice, decode)
 
     def recheck(self, arrival: Arrival, node: int) -> Reason | None:
         """The decode node's own check when the KV has arrived; withdraws the promise if it rejects."""
@@ -112,6 +110,11 @@ class Conductor:
             decoding=self.decodes.decoding(),
             coming=self.decodes.coming(),
         )
+
+    def _select_decode(self, tokens: int, decodes: Sequence[DecodeFacts]) -> int:
+        """The fastest node with room; where none has, and admission lets the request wait for it, the emptiest."""
+        choice = select_decode(tokens, self.decodes.expected_output, decodes, self._decode_model)
+        return emptiest(decodes) if choice is None else choice.node
 
     def _present_tbt(self, tokens: int, decodes: Sequence[DecodeFacts]) -> float | None:
         """The least step among nodes with room, counting only what decodes now: the lag the paper describes."""

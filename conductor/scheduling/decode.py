@@ -16,6 +16,14 @@ def predicted_tbt(node: DecodeFacts, tokens: int, model: DecodeModel) -> float:
     return model.seconds(batch, node.context_tokens + node.coming_tokens + tokens)
 
 
+def emptiest(nodes: Sequence[DecodeFacts]) -> int:
+    """The node with the most room, promises counted."""
+    return max(
+        range(len(nodes)),
+        key=lambda i: (nodes[i].capacity_tokens - nodes[i].context_tokens - nodes[i].coming_tokens, -i),
+    )
+
+
 def select_decode(
     tokens: int, expected_output: int, nodes: Sequence[DecodeFacts], model: DecodeModel
 ) -> DecodeChoice | None:

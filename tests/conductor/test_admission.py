@@ -152,10 +152,18 @@ def test_a_decision_is_in_the_books_at_once() -> None:
 
 
 def test_a_request_that_no_node_has_room_for_is_rejected_and_leaves_no_trace() -> None:
-    mind = conductor("none", capacity=100)
+    mind = conductor("early", capacity=100)
     decision = mind.decide(Arrival(1, 0.0, 10_000), [CachedPrefix(0, 0)] * 2, _Costs())
     assert decision == Rejection(Reason.VRAM)
     assert mind.prefills.waiting(0) == mind.prefills.waiting(1) == 0
+
+
+def test_without_admission_a_request_waits_for_room_on_the_emptiest_node() -> None:
+    mind = conductor("none", capacity=100)
+    decision = mind.decide(Arrival(1, 0.0, 10_000), [CachedPrefix(0, 0)] * 2, _Costs())
+    assert isinstance(decision, Assignment) and decision.decode == 0
+    decision = mind.decide(Arrival(2, 0.0, 10_000), [CachedPrefix(0, 0)] * 2, _Costs())
+    assert isinstance(decision, Assignment) and decision.decode == 1
 
 
 def test_a_recheck_that_rejects_withdraws_the_promise() -> None:

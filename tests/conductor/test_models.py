@@ -121,6 +121,6 @@ def test_the_same_observation_for_ever_does_not_make_the_model_explode() -> None
 def test_a_second_transfer_waits_for_the_first_at_either_end() -> None:
     sender, receiver, other = Port(10.0), Port(10.0), Port(5.0)
     assert transfer(100, sender, receiver, now=1.0) == 11.0
-    assert transfer_seconds(100, sender, other, now=1.0) == 10.0 + 20.0
-    assert transfer_seconds(100, other, receiver, now=6.0) == 5.0 + 20.0
-    assert transfer_seconds(100, other, Port(10.0), now=1.0) == 20.0
+    assert transfer_seconds(100, sender, other, now=1.0) == 20.0
+    assert transfer_seconds(100, other, receiver, now=6.0) == 20.0
+    assert transfer_seconds(100, Port(10.0), receiver, now=6.0) == 5.0 + 10.0
