@@ -43,7 +43,7 @@ def test_what_was_acknowledged_survives_a_kill_at_a_named_point(point: str, tmp_
         workload.run(daemon.socket_path, steps=30)
         daemon.stop()
         daemon.environment["MOONCASK_CRASH_AT"] = f"{point}:2"
-        assert start_and_run(daemon, workload, steps=300), f"the workload never came through {point} twice"
+        assert start_and_run(daemon, workload, steps=3000), f"the workload never came through {point} twice"
         daemon.environment.clear()
         daemon.restart()
         workload.check(daemon.socket_path)
