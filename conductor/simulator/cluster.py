@@ -26,6 +26,7 @@ from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.scheduling.placement import PLACEMENTS
 from mooncask.conductor.traces.request import Request
 from mooncask.errors import BadArgument
+from mooncask.tiers.policies import POLICY_NAMES
 
 Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
@@ -121,6 +122,7 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         check_nodes(self)
         check_name("scheduling.placement", self.scheduling.placement, PLACEMENTS)
         check_name("scheduling.admission", self.scheduling.admission, ADMISSIONS)
+        check_name("cache.policy", self.cache.policy, POLICY_NAMES)
         find_model(self.model.name)
         find_gpu(self.model.gpu)
         if self.kv_capacity_tokens < self.block_tokens:
