@@ -93,7 +93,8 @@ def acquire(
     """More keys than one request takes: several at once, one result. No token, since a token stands for one request."""
 
     def numbered(start: int) -> ProgressCallback | None:
-        return progress and (lambda index, layer, layers: progress(start + index, layer, layers))
+        tell = progress
+        return None if tell is None else (lambda index, layer, layers: tell(start + index, layer, layers))
 
     asked = [
         Start(operations.acquire(namespace, keys[a:b], deadline.left(), wait, verify, False, hint, numbered(a)))

@@ -109,7 +109,10 @@ def test_leaving_the_with_statement_closes_all_blocks() -> None:
     book = LeaseBook()
     with Blocks([leased(book, 1), None, leased(book, 2)], book) as blocks:
         assert blocks.prefix == 1
-        kept = blocks[2].memory if blocks[2] else None
+        last = blocks[2]
+        assert last is not None
+        kept = last.memory
+        del last
     assert book.take_pending(10) == [(1, 1)]
     del kept
     assert book.take_pending(10) == [(2, 1)]

@@ -1,16 +1,11 @@
 """The sync client against a real daemon: what it stores is what it reads, in place, for as long as it looks."""
 
 import gc
-import os
-import socket
-import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 from client_checks import keys_of, leases_on, payload_of, until
-from daemon_process import DaemonProcess
 
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
@@ -18,14 +13,12 @@ from mooncask.client.wire import CommitState, HintFields, NamespaceKind, Tier
 from mooncask.errors import (
     BadRequest,
     BlockTooLarge,
-    DaemonUnavailable,
     DigestMismatch,
     EmptyBlock,
     FamilyMismatch,
     LengthMismatch,
     NoSuchNamespace,
     OutOfBounds,
-    UnknownReservation,
 )
 
 PUBLISHED, HAVE_IT, DURABLE = CommitState.PUBLISHED, CommitState.HAVE_IT, CommitState.DURABLE
@@ -253,89 +246,6 @@ def test_wrong_batches_are_refused_and_change_nothing(client: LocalClient, names
     assert reserved_bytes(client) == 0
 
 
-# --- leases ---
-
-
-def test_a_lease_is_held_exactly_as_long_as_a_view_of_its_block_lives(
-    client: LocalClient, volatile: NamespaceHandle
-) -> None:
-    (key,) = keys_of(1)
-    put(client, volatile, [key])
-    with client.acquire(volatile, [key]) as blocks:
-        block = blocks[0]
-        assert block is not None
-        view = block.numpy(np.uint8)[5:]
-        assert leases_on(client, volatile, key) == 1
-    assert leases_on(client, volatile, key) == 1
-    del view, block, blocks
-    assert leases_on(client, volatile, key) == 0
-
-
-def test_a_leased_block_stays_readable_after_it_was_evicted(client: LocalClient, volatile: NamespaceHandle) -> None:
-    keys = keys_of(1)
-    (payload,) = put(client, volatile, keys)
-    blocks = client.acquire(volatile, keys)
-    assert client.evict(volatile, keys) == 1
-    assert len(client.match(volatile, keys)) == 0
-    others = keys_of(40, "others")
-    put(client, volatile, others, 1 << 20)  # what would be put in its place if it were free
-    assert blocks[0] is not None and bytes(blocks[0].memory) == payload
-
-
-def test_leases_end_by_themselves_when_no_call_follows(
-    daemon: DaemonProcess, client: LocalClient, volatile: NamespaceHandle
-) -> None:
-    keys = keys_of(1)
-    put(client, volatile, keys)
-    with LocalClient.connect(daemon.socket_path, "other", 10.0) as other:
-        same = other.open_namespace(family=volatile.request.family, mode="memory")
-        client.acquire(volatile, keys).close()
-
-        def released() -> bool:
-            (stat,) = other.stat(same, keys)
-            return stat is not None and stat.leases == 0
-
-        until(released, "the lease ends")
-
-
-def test_views_outlive_the_client_and_their_leases_too(daemon: DaemonProcess, request: pytest.FixtureRequest) -> None:
-    family = {"model": request.node.nodeid, "block_tokens": "4"}
-    keys = keys_of(1)
-    with LocalClient.connect(daemon.socket_path, "first", 10.0) as first:
-        namespace = first.open_namespace(family=family, mode="memory")
-        (payload,) = put(first, namespace, keys)
-        (block,) = first.acquire(namespace, keys)
-    assert block is not None
-    with LocalClient.connect(daemon.socket_path, "second", 10.0) as second:
-        namespace = second.open_namespace(family=family, mode="memory")
-        assert leases_on(second, namespace, keys[0]) == 1
-        assert bytes(block.memory) == payload
-        del block
-        assert leases_on(second, namespace, keys[0]) == 0
-
-
-def test_a_lease_can_be_handed_to_another_process(daemon: DaemonProcess, client: LocalClient) -> None:
-    """Two processes: the second is a forked child with a connection of its own."""
-    namespace = client.open_namespace(family={"model": "handed", "block_tokens": "4"}, mode="memory")
-    keys = keys_of(2)
-    payloads = put(client, namespace, keys)
-    token = client.acquire(namespace, keys, want_token=True).hand_over()
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with LocalClient.connect(daemon.socket_path, "child", 10.0) as child:
-                blocks = child.adopt(token)
-                right = [bytes(block.memory) for block in blocks if block] == payloads
-                same = child.open_namespace(family=namespace.request.family, mode="memory")
-                held = [stat.leases for stat in child.stat(same, keys) if stat] == [1, 1]
-                status = 0 if right and held else 2
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    until(lambda: leases_on(client, namespace, keys[0]) == 0, "the child's leases end with it")
-
-
 # --- housekeeping ---
 
 
@@ -412,142 +322,3 @@ def test_an_object_namespace_takes_names_and_empty_blocks(client: LocalClient) -
     assert [block.key for block in client.list_blocks(objects, prefix=b"Gr").blocks] == names[:1]
     blocks = client.acquire(objects, names)
     assert [bytes(block.memory) if block else None for block in blocks] == [b"content", b""]
-
-
-# --- waiting for others ---
-
-
-def test_a_waiting_acquire_is_told_of_layers_and_gets_the_block(
-    daemon: DaemonProcess, client: LocalClient, namespace: NamespaceHandle
-) -> None:
-    keys = keys_of(2)
-    with LocalClient.connect(daemon.socket_path, "producer", 10.0) as producer:
-        same = producer.open_namespace(family=namespace.request.family)
-        reservations = producer.reserve(same, keys, [64, 64], layers=4)
-        told: list[tuple[int, int, int]] = []
-
-        def produce(index: int, layer: int, layers: int) -> None:
-            told.append((index, layer, layers))
-            if len(told) == 2:  # both blocks' first half is known: write the rest
-                for slot in reservations.to_write:
-                    slot.memory[:] = payload_of(slot.key, 64)
-                reservations.commit()
-
-        reservations.advance(2)
-        blocks = client.acquire(namespace, keys, wait=True, progress=produce)
-    assert sorted(told[:2]) == [(0, 2, 4), (1, 2, 4)]
-    assert [bytes(block.memory) for block in blocks if block] == [payload_of(key, 64) for key in keys]
-
-
-def test_a_waiting_acquire_ends_at_its_deadline_with_a_miss(client: LocalClient, namespace: NamespaceHandle) -> None:
-    keys = keys_of(1)
-    client.expect(namespace, keys, ttl_seconds=60.0)
-    assert client.acquire(namespace, keys, deadline_seconds=0.05, wait=True).prefix == 0
-
-
-# --- several threads ---
-
-
-def test_calls_of_many_threads_run_side_by_side_on_one_connection(
-    client: LocalClient, volatile: NamespaceHandle
-) -> None:
-    wrong: list[object] = []
-
-    def work(label: str) -> None:
-        try:
-            for turn in range(20):
-                keys = keys_of(7, f"{label} {turn}")
-                payloads = put(client, volatile, keys, 500)
-                with client.acquire(volatile, keys) as blocks:
-                    if [bytes(block.memory) for block in blocks if block] != payloads:
-                        wrong.append(keys)
-                if len(client.match(volatile, keys)) != 7:
-                    wrong.append(keys)
-        except Exception as exc:  # noqa: BLE001  # whatever it is, the test shall show it
-            wrong.append(exc)
-
-    threads = [threading.Thread(target=work, args=(str(i),)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-    client.flush()
-    assert sum(tier.leased_bytes for tier in client.status().tiers) == 0
-
-
-def test_a_call_that_waits_long_does_not_hold_up_others(client: LocalClient, namespace: NamespaceHandle) -> None:
-    slow, fast = keys_of(1, "slow"), keys_of(1, "fast")
-    client.expect(namespace, slow, ttl_seconds=60.0)
-    found: list[int] = []
-    waiter = threading.Thread(
-        target=lambda: found.append(client.acquire(namespace, slow, deadline_seconds=20.0, wait=True).prefix)
-    )
-    waiter.start()
-    put(client, namespace, fast)
-    assert len(client.match(namespace, fast)) == 1
-    assert waiter.is_alive()
-    put(client, namespace, slow)
-    waiter.join()
-    assert found == [1]
-
-
-# --- absent and odd daemons ---
-
-
-def test_an_absent_daemon_is_named_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(DaemonUnavailable, match=r"nothing.*mooncask serve"):
-        LocalClient.connect(tmp_path / "nothing")
-
-
-def test_a_listener_that_says_nothing_is_given_up_at_the_deadline(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        with pytest.raises(DaemonUnavailable, match="in time"):
-            LocalClient.connect(tmp_path / "s", deadline_seconds=0.1)
-
-
-def test_a_closed_client_says_so(daemon: DaemonProcess) -> None:
-    client = LocalClient.connect(daemon.socket_path)
-    client.close()
-    client.close()
-    with pytest.raises(DaemonUnavailable, match="was closed"):
-        client.status()
-
-
-def test_a_client_that_only_reads_cannot_reserve(daemon: DaemonProcess, namespace: NamespaceHandle) -> None:
-    with LocalClient.connect(daemon.socket_path, want_write=False) as reader:
-        same = reader.open_namespace(family=namespace.request.family)
-        with pytest.raises(BadRequest, match="want_write"):
-            reader.put(same, keys_of(1), [b"x"])
-
-
-def test_clients_leave_no_threads_and_no_descriptors(daemon: DaemonProcess, namespace: NamespaceHandle) -> None:
-    def descriptors() -> set[str]:
-        return {path.name for path in Path("/proc/self/fd").iterdir()}
-
-    def use() -> None:
-        with LocalClient.connect(daemon.socket_path, deadline_seconds=10.0) as client:
-            same = client.open_namespace(family=namespace.request.family)
-            put(client, same, keys_of(3))
-            client.acquire(same, keys_of(3)).close()
-        dropped = LocalClient.connect(daemon.socket_path, deadline_seconds=10.0)
-        dropped.acquire(dropped.open_namespace(family=namespace.request.family), keys_of(3))
-
-    use()
-    threads, before = threading.active_count(), descriptors()
-    use()
-    gc.collect()
-    assert threading.active_count() == threads
-    assert len(descriptors()) == len(before)
-
-
-def test_a_reservation_of_an_earlier_connection_is_unknown(daemon: DaemonProcess, namespace: NamespaceHandle) -> None:
-    with LocalClient.connect(daemon.socket_path, deadline_seconds=10.0) as client:
-        same = client.open_namespace(family=namespace.request.family)
-        reservations = client.reserve(same, keys_of(1), [10])
-        assert client._link is not None
-        client._link.close("cut by the test")
-        with pytest.raises(UnknownReservation):
-            reservations.commit()

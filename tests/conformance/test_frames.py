@@ -1,6 +1,7 @@
 """Frames that are wrong close their connection; the server and all other connections go on."""
 
 import struct
+from typing import Any
 
 import msgspec
 import pytest
@@ -80,7 +81,7 @@ def test_requests_that_are_wrong_are_answered_and_the_connection_goes_on(
     connection: RawConnection, handle: int
 ) -> None:
     too_many = [i.to_bytes(4, "big") for i in range(connection.welcome[11] + 1)]
-    for request, error in [
+    wrong: list[tuple[tuple[Any, ...], str]] = [
         ((MATCH, 999_999, [b"k"]), "NoSuchNamespace"),
         ((MATCH, handle, too_many), "BadRequest"),
         ((MATCH, handle, []), "BadRequest"),
@@ -89,7 +90,8 @@ def test_requests_that_are_wrong_are_answered_and_the_connection_goes_on(
         ((PIN, -1, [b"k"]), "NoSuchNamespace"),
         ((RELEASE, [1, 2], [1]), "BadRequest"),
         ((RELEASE, [77], [1]), "UnknownLease"),
-    ]:
+    ]
+    for request, error in wrong:
         answer = connection.ask(*request)
         assert (answer[0], answer[2]) == (FAILED, error), request[:2]
         assert answer[3], "a message for people"
