@@ -20,7 +20,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Operation
 from mooncask.client.session import Limits, ProgressCallback, Session
 from mooncask.client.wire import CommitState, HintFields
-from mooncask.errors import BadRequest, OutOfBounds
+from mooncask.errors import BadRequest, DaemonUnavailable, OutOfBounds, UnknownReservation
 
 T = TypeVar("T")
 
@@ -202,7 +202,11 @@ def _fill(
             for _, slot in piece:
                 slot.settle()
             operation = operations.commit(session, [slot for _, slot in piece], deadline.left(), durable, chosen)
-            pending: Pending = yield Start(operation)
+            try:
+                pending: Pending = yield Start(operation)
+            except UnknownReservation as exc:
+                # To whoever puts, places are nothing: the daemon went away, and the put can be repeated.
+                raise DaemonUnavailable(session.address, "the connection was cut in the middle of a put") from exc
             commits.append(([index for index, _ in piece], pending))
             del waiting[: len(piece)]
     finally:

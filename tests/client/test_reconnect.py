@@ -11,6 +11,7 @@ import pytest
 from client_checks import keys_of, leases_on, payload_of, until
 from daemon_process import DaemonProcess
 
+from mooncask.client import calls
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import CommitState
@@ -231,3 +232,20 @@ def test_many_threads_that_meet_a_restarted_daemon_share_one_new_connection(
         thread.join()
     assert found == [True] * 6
     assert client.status().clients == 1
+
+
+def test_a_put_that_is_cut_between_reserve_and_commit_says_that_the_daemon_went_away(
+    daemon: DaemonProcess, client: LocalClient
+) -> None:
+    namespace, keys = client.open_namespace(family=FAMILY, mode="memory"), keys_of(1)
+    limits = client._limits()
+    put_flow = calls.put(namespace, keys, [b"x" * 4096], (), (), (), False, (), None, 10.0, limits)
+    copy = put_flow.send(client._step(next(put_flow)))
+    commit = put_flow.send(client._step(copy))
+    cut(client)
+    with pytest.raises(UnknownReservation) as unknown:
+        client._step(commit)
+    with pytest.raises(DaemonUnavailable, match="in the middle of a put"):
+        put_flow.throw(unknown.value)
+    assert client.put(namespace, keys, [b"x" * 4096]) == [CommitState.PUBLISHED]
+    assert sum(tier.reserved_bytes for tier in client.status().tiers) == 0
