@@ -15,7 +15,7 @@ from mooncask.engine_adapter.transformers.model import load_model
 from mooncask.engine_adapter.transformers.prefill import PrefillWorker
 from mooncask.engine_adapter.transformers.serving import serve
 from mooncask.engine_adapter.transformers.store_link import StoreAddress, StoreLink
-from mooncask.errors import DaemonUnavailable
+from mooncask.errors import DaemonUnavailable, DeadlineExceeded
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def run_worker(
 def _connect(link: StoreLink) -> str:
     try:
         return link.connect()[1].name
-    except DaemonUnavailable as exc:
+    except (DaemonUnavailable, DeadlineExceeded) as exc:
         log.warning("starting without a store: %s", exc)
         return ""
 
