@@ -19,7 +19,7 @@ from mooncask.conductor.simulator.plots import draw, require_matplotlib
 PREAMBLE = """# The papers' numbers
 
 Ours beside the published value, with the ratio and what can be said of it. Written by `python -m mooncask.conductor.papers`
-(`make papers`) from the public conversation trace; the times in brackets are one core's. FAST25 is "Mooncake: Trading More
+(`make papers`) from the public conversation trace; the times in brackets are CPU seconds of one core. FAST25 is "Mooncake: Trading More
 Storage for Less Computation", ARX is arXiv 2407.00079 v4; they are different experiments. Published values read off figures
 are good to about 3 %. TTFT is arrival to first token; TBT is, of each request, the mean of the longest tenth of its gaps
 unless P90 is named; goodput is requests completed within both SLOs / all offered. Rejected requests do not return.
@@ -52,9 +52,9 @@ def write_page(folder: Path, inputs: Inputs, names: Iterable[str], say: Callable
     folder.mkdir(parents=True, exist_ok=True)
     sections = [PREAMBLE]
     for name in names:
-        began = time.perf_counter()
+        began = time.process_time()
         made = FIGURES[name](inputs)
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         write_plots(folder, made)
         sections.append(as_markdown(made, seconds))
         say(f"{name}: {seconds:.1f} s")

@@ -41,7 +41,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure or table. `setting` says on what it ran; `reason`, if any, why it can't be reproduced."""
+    """One figure or table. `setting` says on what it ran; `reason`, if any, what of it can't be reproduced here and why."""
 
     name: str
     title: str
@@ -59,6 +59,10 @@ class Inputs(Protocol):
         """The public trace; raises BadArgument when this machine does not have it."""
         ...
 
+    def synthetic(self) -> Sequence[Request] | None:
+        """The synthetic trace of the FAST'25 release, where it is given."""
+        ...
+
 
 Make = Callable[[Inputs], Figure]
 
@@ -74,7 +78,7 @@ def as_markdown(figure: Figure, seconds: float) -> str:
     """One section of the page."""
     rows = [f"## {figure.name}: {figure.title}", "", f"{figure.setting} ({seconds:.1f} s)", ""]
     if figure.reason:
-        rows += [f"**Not reproduced.** {figure.reason}", ""]
+        rows += [f"**What is missing.** {figure.reason}", ""]
     if figure.lines:
         rows += ["| | ours | published | ratio | |", "|---|---|---|---|---|"]
         rows += [

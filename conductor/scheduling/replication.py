@@ -26,7 +26,7 @@ class HotSpots:
     `busy_share` of the time. Holds at most `keys_max` keys, coldest dropped first. O(1) a read, amortised O(log n).
     """
 
-    def __init__(self, half_life_seconds: float = 60.0, busy_share: float = 0.3, keys_max: int = 100_000) -> None:
+    def __init__(self, half_life_seconds: float = 10.0, busy_share: float = 0.3, keys_max: int = 100_000) -> None:
         self._decay = math.log(2) / half_life_seconds
         self._busy_share, self._keys_max = busy_share, keys_max
         self._rates: dict[int, tuple[float, float]] = {}

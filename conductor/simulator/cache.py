@@ -7,7 +7,7 @@ use; time comes from the caller.
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mooncask.tiers.block import Access
@@ -38,6 +38,8 @@ class NodeCache:
         """Block: whether it lies in DRAM. The policies know the same keys; this answers faster."""
         self._held: Counter[int] = Counter()
         self._computing: set[int] = set()
+        self._used: dict[int, float] = {}
+        """Time of last use of each block in DRAM, oldest first."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -52,6 +54,14 @@ class NodeCache:
     @property
     def ssd_blocks(self) -> int:
         return len(self._ssd)
+
+    @property
+    def dram_share(self) -> float:
+        return len(self._dram) / self._capacity if self._capacity else 0.0
+
+    def last_used(self) -> Iterator[tuple[int, float]]:
+        """Blocks in DRAM with the time of their last use, longest unused first."""
+        return iter(list(self._used.items()))
 
     def find(self, keys: Sequence[int]) -> Found:
         """The longest prefix that is here or being computed. Does not modify."""
@@ -99,7 +109,7 @@ class NodeCache:
         if self._places.get(key) is not True or self._held[key] or not self._ssd_capacity:
             return False
         self._dram.remove(key)
-        del self._places[key]
+        del self._places[key], self._used[key]
         return self._to_ssd(Access(key, time_seconds=now))
 
     def _release(self, keys: Sequence[int]) -> None:
@@ -116,6 +126,8 @@ class NodeCache:
         place = self._places.get(access.key)
         if place is True:
             self._dram.touch(access)
+            del self._used[access.key]
+            self._used[access.key] = access.time_seconds
             return True
         if not self._make_room(access.time_seconds):
             return place is not None
@@ -125,6 +137,7 @@ class NodeCache:
             self._ssd.remove(access.key)
         self._dram.insert(access)
         self._places[access.key] = True
+        self._used[access.key] = access.time_seconds
         return True
 
     def _make_room(self, now: float) -> bool:
@@ -132,7 +145,7 @@ class NodeCache:
             victim = self._dram.evict(self._may_leave)
             if victim is None:
                 return False
-            del self._places[victim]
+            del self._places[victim], self._used[victim]
             self._to_ssd(Access(victim, time_seconds=now))
         return True
 

@@ -62,6 +62,10 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     ssd_gigabytes_per_second: Rate = 6.0
     policy: str = "lru"
     unlimited: bool = False
+    replicate_hot: bool = False
+    """Copy hot prefixes ahead of need; without it a copy is made only where a request fetches one."""
+    swap_cold: bool = False
+    """Move idle blocks from DRAM to SSD before room is needed."""
 
 
 class Scheduling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

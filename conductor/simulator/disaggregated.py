@@ -18,6 +18,7 @@ from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
 from mooncask.conductor.scheduling.conductor import Arrival, Assignment, Conductor, Rejection
 from mooncask.conductor.scheduling.facts import CachedPrefix
 from mooncask.conductor.scheduling.placement import make_placement
+from mooncask.conductor.simulator.balance import Balancer
 from mooncask.conductor.simulator.batch import Sequence
 from mooncask.conductor.simulator.cache import UNLIMITED, Found, NodeCache
 from mooncask.conductor.simulator.cluster import Cluster
@@ -93,6 +94,15 @@ class DisaggregatedCluster:
             DecodeBoard([cluster.kv_capacity_tokens] * cluster.decode_nodes),
         )
 
+        self.balancer = Balancer(
+            events,
+            self.caches,
+            self.senders,
+            self.receivers,
+            self.kv_bytes * cluster.block_tokens,
+            lambda node: self.conductor.prefills.queue_seconds(node, events.now),
+        )
+
     def _build_nodes(self) -> None:
         cluster, groups = self.description, self.description.prefill_nodes
         speed = cluster.network.gigabytes_per_second * 1e9
@@ -130,6 +140,8 @@ class DisaggregatedCluster:
         prefixes = [
             CachedPrefix(self._tokens_of(request, hit.blocks), self._tokens_of(request, hit.computed)) for hit in found
         ]
+        if self.description.cache.replicate_hot:
+            self.balancer.arrived(request.hash_ids, found)
         decision = self.conductor.decide(arrival, prefixes, _Costs(self, now))
         if isinstance(decision, Rejection):
             outcome.ended, outcome.finished_at = decision.reason.name.lower(), now

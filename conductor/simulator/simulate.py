@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from mooncask.conductor.simulator.balance import COLD_CHECK_SECONDS
 from mooncask.conductor.simulator.cache import NodeCache
 from mooncask.conductor.simulator.cluster import Cluster, check_fits
 from mooncask.conductor.simulator.coupled import CoupledCluster
@@ -87,8 +88,16 @@ def _sample(
         if events.now + REPLICA_SAMPLE_SECONDS <= until:
             events.at(events.now + REPLICA_SAMPLE_SECONDS, replicas)
 
+    def swap_cold() -> None:
+        if isinstance(running, DisaggregatedCluster):
+            running.balancer.swap_cold()
+        if events.now + COLD_CHECK_SECONDS <= until:
+            events.at(events.now + COLD_CHECK_SECONDS, swap_cold)
+
     events.at(0.0, load)
     events.at(0.0, replicas)
+    if running.description.cache.swap_cold:
+        events.at(0.0, swap_cold)
 
 
 def ranked_keys(requests: Sequence[Request]) -> list[int | None]:

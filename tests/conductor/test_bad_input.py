@@ -67,7 +67,13 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     code = "import sys; from mooncask.tools.main import app; sys.argv = ['mooncask', *sys.argv[1:]]; app()"
     command = [sys.executable, "-c", code, *words]
     return subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=os.environ | {"COLUMNS": "200"}
+        command,
+        check=False,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=os.environ | {"COLUMNS": "200"},
     )
 
 

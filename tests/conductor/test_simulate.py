@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from mooncask.conductor.models.fitted import FITTED_PREFILL
 from mooncask.conductor.scheduling.admission import ADMISSIONS
 from mooncask.conductor.scheduling.placement import PLACEMENTS
-from mooncask.conductor.simulator.cluster import Cache, Cluster, Coupled, Model, Objectives, Prefill, Scheduling
+from mooncask.conductor.simulator.cluster import (
+    Cache,
+    Cluster,
+    Coupled,
+    Model,
+    Network,
+    Objectives,
+    Prefill,
+    Scheduling,
+)
 from mooncask.conductor.simulator.outcome import COMPLETED, Outcome
 from mooncask.conductor.simulator.simulate import simulate
 from mooncask.conductor.traces.request import Request
@@ -151,3 +160,36 @@ def test_the_conversation_trace_keeps_its_goodput_on_8p_8d() -> None:
     result = simulate(Cluster(prefill_nodes=8, decode_nodes=8), conversation_trace())
     assert result.goodput > 0.9
     assert result.mean("ttft") == pytest.approx(1.19, rel=0.05)
+
+
+def news(askers: int, seed: int) -> list[Request]:
+    """Somebody asks about a long document; half a minute later many ask about it at nearly the same time."""
+    shared = tuple(range(10**6, 10**6 + 60))
+    asked = [
+        Request(30_000 + r.timestamp_ms, 61 * 512, 20, (*shared, 2 * 10**6 + i))
+        for i, r in enumerate(poisson(30.0, askers, 512, 1, seed))
+    ]
+    return [Request(0, 61 * 512, 20, (*shared, 2 * 10**6 - 1)), *asked]
+
+
+def test_copies_of_a_hot_document_spare_computing_it_on_every_node() -> None:
+    computed = []
+    for replicate in (False, True):
+        cluster = Cluster(
+            prefill_nodes=6,
+            decode_nodes=2,
+            cache=Cache(replicate_hot=replicate),
+            scheduling=Scheduling(placement="cache-aware"),
+        )
+        computed.append(simulate(cluster, news(900, 4)).mean("prefill_seconds"))
+    assert computed[1] < 0.9 * computed[0]
+
+
+def test_swapping_cold_blocks_keeps_every_limit_and_every_hit() -> None:
+    trace = chats(40, 6)
+    runs = [
+        simulate(disaggregated(cache=Cache(dram_tokens=40 * 512, ssd_tokens=10**6, swap_cold=swap)), trace)
+        for swap in (False, True)
+    ]
+    assert runs[0].hit_rate == pytest.approx(runs[1].hit_rate, abs=0.02)
+    assert len(runs[1].completed) == len(trace)
