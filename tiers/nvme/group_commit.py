@@ -20,6 +20,7 @@ from mooncask.tiers.nvme.index_entry import Change, Forget, Move, Put, SegmentSt
 from mooncask.tiers.nvme.record import Place
 from mooncask.tiers.nvme.segment import Segment, SegmentTable
 from mooncask.tiers.nvme.segment_files import SegmentFiles
+from mooncask.tiers.nvme.waiting import outlast
 from mooncask.tiers.nvme.workers import Workers
 from mooncask.tiers.off_loop import run_off_loop
 
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 GROUP_BYTES = 64 << 20
 """A group waits for no more writes once it has this much: fdatasync and index batch are then under 10 % of its time."""
-LINGER_SECONDS = 0.02
+LINGER_SECONDS = 0.05
 """How long a group waits at most for writes that are on their way to the disk already."""
 REMOVALS_MAX = 1024
 """Evictions wait for the next group up to this many."""
@@ -51,6 +52,9 @@ class Entry:
     indexed: bool = False
     """The index was told of it: it was not dead when its group's batch was made."""
     done: "asyncio.Future[None]" = field(init=False)
+
+    def kill(self) -> None:
+        self.dead = True
 
 
 class GroupCommit:
@@ -107,17 +111,7 @@ class GroupCommit:
         entry.done = asyncio.get_running_loop().create_future()
         self._waiting.append(entry)
         self._start()
-        cancelled: asyncio.CancelledError | None = None
-        while not entry.done.done():
-            try:
-                await asyncio.wait((entry.done,))
-            except asyncio.CancelledError as error:
-                cancelled = error
-                entry.dead = True
-        if cancelled is not None:
-            entry.done.exception()  # seen
-            raise cancelled
-        entry.done.result()
+        await outlast(entry.done, entry.kill)
 
     async def flush(self) -> None:
         """Ends what is under way and writes what waits for a next group: evictions, segments that were sealed."""

@@ -37,7 +37,7 @@ from mooncask.tiers.nvme.index_entry import (
     namespace_key,
     numbered,
     unpack_entry,
-    unpack_place,
+    unpack_fields,
 )
 from mooncask.tiers.nvme.record import Place
 
@@ -200,7 +200,7 @@ class _Batch:
         for key in [key for key in self.pairs if key.startswith(prefix)]:
             self.pairs[key] = None
         for key, value in self._index.pairs(prefix):
-            self.lost.append(unpack_place(value)[0])
+            self.lost.append(Place(*unpack_fields(value)[:3]))
             self.pairs[key] = None
         self.pairs[namespace_key(namespace)] = None
 

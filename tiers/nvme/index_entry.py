@@ -25,7 +25,8 @@ _SEQUENCE = struct.Struct("<Q")
 # segment, offset, generation, size, sequence, checksum, depth, tokens, time to live until (wall seconds), pins
 _ENTRY = struct.Struct("<IQQQQ16sIIdI")
 _SEGMENT = struct.Struct("<QBI")
-_KEY_START = len(BLOCK_PREFIX) + _NUMBER.size
+KEY_START = len(BLOCK_PREFIX) + _NUMBER.size
+"""Where a block's own key begins in the index's."""
 
 
 def block_key(namespace: int, key: bytes) -> bytes:
@@ -99,15 +100,15 @@ class BlockEntry:
 
 def unpack_entry(key: bytes, value: bytes) -> BlockEntry:
     """The entry under the index's key `key`."""
-    segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins = _ENTRY.unpack_from(value)
-    record = BlockRecord(numbered(key), key[_KEY_START:], size, checksum, sequence, value[_ENTRY.size :], depth, tokens)
+    segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins = unpack_fields(value)
+    record = BlockRecord(numbered(key), key[KEY_START:], size, checksum, sequence, value[PARENT_START:], depth, tokens)
     return BlockEntry(Place(segment, offset, generation), record, ttl, pins)
 
 
-def unpack_place(value: bytes) -> tuple[Place, int]:
-    """Only the place and the payload's size of an entry: a start looks at every entry twice."""
-    segment, offset, generation, size = _ENTRY.unpack_from(value)[:4]
-    return Place(segment, offset, generation), size
+unpack_fields = _ENTRY.unpack_from
+"""An entry's fields as a tuple, in the order of the table above, for a start, which looks at every entry twice."""
+PARENT_START = _ENTRY.size
+"""Where an entry's parent begins."""
 
 
 class Use(IntEnum):

@@ -22,11 +22,13 @@ from mooncask.tiers.nvme.record import (
     Tombstone,
     pack_block,
     pack_tombstones,
+    record_length,
     split_tombstones,
 )
 from mooncask.tiers.nvme.segment import Head, Segment, SegmentTable
 from mooncask.tiers.nvme.segment_files import SegmentFiles
 from mooncask.tiers.nvme.workers import Workers
+from mooncask.tiers.nvme.write_queue import Pieces, WriteQueue
 from mooncask.tiers.off_loop import run_off_loop
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,7 @@ class Log:
         self._files = files
         self._workers = workers
         self._group = group
+        self._writes = WriteQueue(files, workers)
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._closed = False
@@ -130,18 +133,17 @@ class Log:
         """Header and payload; not yet durable. TierDegraded after a fault, which fences the segment."""
         page, spare = self.pages.take(), self.pages.take()
         try:
-            await self._write(segment, partial(self._write_block, place, record, payload, page, spare))
+            pieces = partial(self._pieces, place, record, payload, page, spare)
+            await self._write(segment, place, record_length(record.size), pieces)
         finally:
             self.pages.give(page)
             self.pages.give(spare)
 
-    def _write_block(
+    def _pieces(
         self, place: Place, record: BlockRecord, payload: memoryview, page: memoryview, spare: memoryview
-    ) -> None:
+    ) -> list[memoryview]:
         pack_block(page, self._files.store, place, record)
-        pieces = pieces_to_write(page, payload, record.size, spare)
-        with self._files.descriptor(place.segment) as fd:
-            write_fully(self._files.files, fd, pieces, place.offset)
+        return pieces_to_write(page, payload, record.size, spare)
 
     async def write_tombstones(self, heads: Sequence[Head], tombstones: Sequence[Tombstone]) -> list[Segment]:
         """Appends tombstones under the first of `heads` that has room; not yet durable.
@@ -156,7 +158,7 @@ class Log:
                 segment, place = self._place_own(heads, len(part) * HEADER_BYTES)
                 written.append(segment)
                 await self.ready(segment)
-                await self._write(segment, partial(self._write_tombstones, place, part))
+                await self._write(segment, place, len(part) * HEADER_BYTES, partial(self._tombstones, place, part))
                 segment.tombstones += len(part)
         except BaseException:
             release_writes(written)
@@ -172,14 +174,13 @@ class Log:
                 return segment, place
         raise TierDegraded("nvme", "there is no room for a tombstone")
 
-    def _write_tombstones(self, place: Place, groups: Sequence[Sequence[Tombstone]]) -> None:
+    def _tombstones(self, place: Place, groups: Sequence[Sequence[Tombstone]]) -> list[memoryview]:
         buffer = aligned_buffer(len(groups) * HEADER_BYTES)
         for number, group in enumerate(groups):
             start = number * HEADER_BYTES
             at = Place(place.segment, place.offset + start, place.generation)
             pack_tombstones(buffer[start : start + HEADER_BYTES], self._files.store, at, group)
-        with self._files.descriptor(place.segment) as fd:
-            write_fully(self._files.files, fd, [buffer], place.offset)
+        return [buffer]
 
     async def blank(self, segment: Segment, place: Place) -> None:
         """Zeros over the header of a write that was given up. The caller raised `writes`, which keeps the segment open."""
@@ -195,10 +196,10 @@ class Log:
             write_fully(self._files.files, fd, [aligned_buffer(HEADER_BYTES)], place.offset)
             self._files.files.fdatasync(fd)
 
-    async def _write(self, segment: Segment, work: "partial[None]") -> None:
+    async def _write(self, segment: Segment, place: Place, length: int, pieces: Pieces) -> None:
         self._group.write_began()
         try:
-            await run_off_loop(self._workers.io, work)
+            await self._writes.write(place, length, pieces)
         except OSError as exc:
             self.write_failed(segment, exc)
             raise TierDegraded("nvme", f"segment {segment.number} can't be written: {exc.strerror or exc}") from exc

@@ -21,7 +21,7 @@ from mooncask.tiers.nvme.index_entry import (
     numbered,
     pack_sequence,
     segment_key,
-    unpack_place,
+    unpack_fields,
     unpack_sequence,
 )
 from mooncask.tiers.nvme.namespaces import NAMESPACES, NamespacesUnreadable, NamespaceTable
@@ -240,12 +240,15 @@ def _account(table: SegmentTable, index: Index, namespaces: NamespaceTable | Non
     wrong: list[Change] = []
     dropped = namespaces.dropped if namespaces is not None else {}
     for key, value in index.pairs(BLOCK_PREFIX):
-        place, size = unpack_place(value)
-        segment = table.at(place)
-        if segment is None or segment.state is not State.SEALED or numbered(key) in dropped:
+        number, _, generation, size = unpack_fields(value)[:4]
+        segment = table.segments.get(number)
+        right = segment is not None and segment.generation == generation and segment.state is State.SEALED
+        if not right or segment is None or (dropped and numbered(key) in dropped):
             wrong.append(Set(key, None))
-        else:
-            table.add_live(place, record_length(size))
+            continue
+        length = record_length(size)
+        segment.live_bytes += length
+        table.used_bytes += length
     wrong += [Set(segment_key(number), None) for number in index.segments() if number not in table.segments]
     if wrong:
         log.warning("nvme tier: dropped %d index entries whose segment or namespace is gone", len(wrong))

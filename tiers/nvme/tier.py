@@ -7,7 +7,6 @@ docs/FORMAT.md says what lies on the disk and what a crash at each step leaves. 
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from mooncask.errors import BadRequest, BlockTooLarge, CorruptBlock, TierDegraded
@@ -42,6 +41,7 @@ from mooncask.tiers.nvme.record import (
     Tombstone,
     record_length,
 )
+from mooncask.tiers.nvme.recovered import RecoveredBlock, recovered_blocks
 from mooncask.tiers.nvme.reopening import IndexReopener
 from mooncask.tiers.nvme.segment import Head, Segment
 from mooncask.tiers.nvme.workers import Workers
@@ -50,17 +50,6 @@ from mooncask.tiers.off_loop import run_off_loop
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveredBlock:
-    """A block that was durable when the tier was opened."""
-
-    record: BlockRecord
-    extent: Extent
-    ttl_deadline: float
-    """Wall clock seconds; 0 = none."""
-    pins: int
 
 
 class NvmeTier:
@@ -167,17 +156,13 @@ class NvmeTier:
     @property
     def recovered(self) -> Iterator[RecoveredBlock]:
         """What the index holds, decoded as it is taken: for the store's catalogue, once, right after opening."""
-        for entry in self._group.index.entries():
-            yield RecoveredBlock(entry.record, self._extent_of(entry), entry.ttl_deadline, entry.pins)
+        return recovered_blocks(self._group.index, self._table.layout.segment_bytes)
 
     def keys(self) -> Iterator[tuple[int, bytes]]:
         for entry in self._group.index.entries():
             segment = self._table.at(entry.place)
             if segment is not None and entry.place.offset not in segment.hidden:
                 yield entry.record.namespace, entry.record.key
-
-    def _extent_of(self, entry: BlockEntry) -> Extent:
-        return self._table.extent_at(entry.place, entry.length, entry.record.size)
 
     # --- a block's life ---
 

@@ -7,6 +7,7 @@ class Workers:
     """Bulk I/O, syncing and the index apart: an fdatasync must not queue behind the writes of the next group."""
 
     def __init__(self, io_threads: int) -> None:
+        self.io_threads = io_threads
         self.io = ThreadPoolExecutor(io_threads, "nvme-io")
         self.sync = ThreadPoolExecutor(2, "nvme-sync")
         self.index = ThreadPoolExecutor(1, "nvme-index")
