@@ -77,6 +77,8 @@ class LeaseTable:
         self, process: bytes, connection: int, keys: Sequence[bytes], extents: Sequence[Extent], now_seconds: float
     ) -> list[int]:
         """Ids of new leases, one an extent. Each takes over one reference on its extent."""
+        if not extents:
+            return []
         held = self._held.get(process)
         if held is None:
             held = self._held[process] = {}

@@ -1,5 +1,7 @@
 """Every answer that is an error, in S3's XML; one middleware translates them all."""
 
+import asyncio
+import contextlib
 import logging
 import secrets
 from collections import Counter
@@ -34,23 +36,37 @@ class Answers:
 
     def __init__(self, requests_max: int) -> None:
         self.requests: Requests = Counter()
-        self.open = 0
+        self._open: dict[int, web.Request] = {}
         self._requests_max = requests_max
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def finish(self, seconds: float) -> None:
+        """Requests under way may end within `seconds`; then their connections are cut."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        for request in list(self._open.values()):
+            if request.transport is not None:
+                request.transport.abort()
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self.open += 1
+        self._open[id(request)] = request
+        self._idle.clear()
         request_id = secrets.token_hex(8)
         try:
             response = await self._answer(request, handler, request_id)
         finally:
-            self.open -= 1
+            del self._open[id(request)]
+            if not self._open:
+                self._idle.set()
         self.requests[(request.method if request.method in _METHODS else "other", response.status)] += 1
         return response
 
     async def _answer(self, request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:
         try:
-            if self.open > self._requests_max:
+            if len(self._open) > self._requests_max:
                 raise Busy(f"{self._requests_max} HTTP requests are under way (http.requests_max)")
             return await handler(request)
         except MooncaskError as error:

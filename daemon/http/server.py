@@ -16,7 +16,9 @@ from mooncask.daemon.namespace_door import DEFAULT_TENANT
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
 
-CLOSE_SECONDS = 5.0
+CLOSE_SECONDS = 2.0
+CUT_SECONDS = 0.5
+"""For handlers to notice that their connection was cut."""
 KEEPALIVE_SECONDS = 30.0
 
 
@@ -33,7 +35,7 @@ class HttpServer:
         app.router.add_route("*", "/{target:.*}", self._dispatch)
         app.on_response_prepare.append(_sign)
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=CLOSE_SECONDS
+            app, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=CUT_SECONDS
         )
         self.address = ""
 
@@ -55,7 +57,10 @@ class HttpServer:
         return server
 
     async def close(self) -> None:
-        """Requests under way may end within CLOSE_SECONDS; then their transports are aborted."""
+        """No new connections; requests under way may end within CLOSE_SECONDS; then they are cut off."""
+        for site in list(self._runner.sites):
+            await site.stop()
+        await self._answers.finish(CLOSE_SECONDS)
         await self._runner.cleanup()
 
     async def _dispatch(self, request: web.Request) -> web.StreamResponse:

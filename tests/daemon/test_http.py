@@ -315,6 +315,24 @@ async def test_a_reader_slower_than_the_minimum_is_cut_off() -> None:
         sock.close()
 
 
+async def test_a_body_that_was_read_in_time_leaves_its_connection_alone() -> None:
+    async with running_http({"http.grace": "50ms", "http.rate_min": "1GiB"}) as http:
+        await http.ask("PUT", "/photos")
+        await http.ask("PUT", "/photos/k", data=payload(1))
+        sock = await slow_reader(http, "/photos/k")
+        loop = asyncio.get_running_loop()
+        for _ in range(2):
+            got = b""
+            while not got.endswith(payload(1)[-100:]):
+                got += await loop.sock_recv(sock, 1 << 16)
+            # Three times as long as its reader had: if the limit still ran, the connection would be gone by now.
+            await asyncio.sleep(0.15)
+            await loop.sock_sendall(sock, b"GET /photos/k HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await loop.sock_recv(sock, 1 << 16)).startswith(b"HTTP/1.1 200")
+        sock.close()
+        await settled(http)
+
+
 # --- buckets -----------------------------------------------------------------------------------------------------------------
 
 

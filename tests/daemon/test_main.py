@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,12 @@ MEMORY_BYTES_MAX = 100 << 20
 
 def opened(client: LocalClient) -> NamespaceHandle:
     return client.open_namespace(name="kv-test", family=Family(model="m"), shard="tp 0/1")
+
+
+def put(daemon: DaemonProcess, path: str, body: bytes = b"") -> None:
+    request = urllib.request.Request(f"http://{daemon.http_address}{path}", body, method="PUT")
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
+        assert answer.status == 200
 
 
 def started(text: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -74,6 +82,21 @@ def test_it_stops_while_clients_hold_leases_and_reservations(tmp_path: Path) -> 
         del reservations
         blocks.close()
         client.close()
+
+
+def test_a_reader_that_does_not_read_holds_up_no_stop(tmp_path: Path) -> None:
+    with DaemonProcess.start(tmp_path) as daemon:
+        put(daemon, "/photos")
+        put(daemon, "/photos/k", bytes(8 << 20))
+        host, port = daemon.http_address.split(":")
+        with socket.socket() as reader:
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            reader.connect((host, int(port)))
+            reader.sendall(b"GET /photos/k HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert reader.recv(15) == b"HTTP/1.1 200 OK"
+            started = time.monotonic()
+            assert daemon.stop() == 0
+            assert time.monotonic() - started < 8.0
 
 
 def test_write_back_blocks_are_flushed_before_it_ends(tmp_path: Path) -> None:
