@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mooncask.daemon.leases import OFFER_SECONDS, Ids, LeaseTable
 from mooncask.errors import AccessDenied, BadRequest, UnknownLease
 from mooncask.tiers.block import Extent, TierName
 
 PROCESSES = [b"p" * 16, b"q" * 16, b"r" * 16]
-LEASE_SECONDS_MAX = 100.0
+LEASE_SECONDS_MAX = 20.0
+PICKS = st.lists(st.integers(0, 999), max_size=4)
 
 
 def extent(number: int) -> Extent:
@@ -36,14 +37,13 @@ class Held:
 
 
 class Leases(RuleBasedStateMachine):
-    """The oracle is a dict of leases; connections are numbers that belong to a process."""
-
-    leases = Bundle("leases")
+    """The oracle is a dict of leases; connections are numbers that belong to a process. Rules pick among all ids ever given."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = LeaseTable(Ids(1 << 40))
         self.held: dict[int, Held] = {}
+        self.given: list[int] = []
         self.open: dict[int, bytes] = {}
         self.connections = 0
         self.extents = 0
@@ -54,8 +54,19 @@ class Leases(RuleBasedStateMachine):
         for number in wanted:
             del self.held[number]
 
-    @rule(process=st.sampled_from(PROCESSES), named=st.lists(leases, max_size=4))
-    def connect(self, process: bytes, named: list[int]) -> None:
+    def picked(self, picks: list[int]) -> list[int]:
+        """Ids that were given at some time, each once; recent ones are picked as often as all older ones together."""
+        recent = self.given[-6:]
+        pool = recent + self.given
+        return list(dict.fromkeys(pool[pick % len(pool)] for pick in picks)) if pool else []
+
+    @initialize()
+    def begin(self) -> None:
+        self.connect(PROCESSES[0], [])
+
+    @rule(process=st.sampled_from(PROCESSES), picks=PICKS)
+    def connect(self, process: bytes, picks: list[int]) -> None:
+        named = self.picked(picks)
         self.connections += 1
         orphans = {n: h for n, h in self.held.items() if h.process == process and h.connection == 0}
         resumed = self.table.resume(process, self.connections, named)
@@ -65,10 +76,9 @@ class Leases(RuleBasedStateMachine):
         self.came_back(resumed.freed, [n for n in orphans if n not in named])
         self.open[self.connections] = process
 
-    @rule(target=leases, which=st.integers(0, 9), count=st.integers(1, 3))
-    def grant(self, which: int, count: int):  # type: ignore[no-untyped-def]
-        if not self.open:
-            return multiple()
+    @precondition(lambda self: self.open)
+    @rule(which=st.integers(0, 9), count=st.integers(1, 3))
+    def grant(self, which: int, count: int) -> None:
         connection = sorted(self.open)[which % len(self.open)]
         extents = [extent(self.extents + i) for i in range(count)]
         self.extents += count
@@ -76,10 +86,11 @@ class Leases(RuleBasedStateMachine):
         assert not set(ids) & set(self.held), "ids are never reused"
         for number, place in zip(ids, extents, strict=True):
             self.held[number] = Held(self.open[connection], connection, place, self.now)
-        return multiple(*ids)
+        self.given += ids
 
-    @rule(process=st.sampled_from(PROCESSES), numbers=st.lists(leases, max_size=4, unique=True), wrong=st.booleans())
-    def release(self, process: bytes, numbers: list[int], wrong: bool) -> None:
+    @rule(process=st.sampled_from(PROCESSES), picks=PICKS, wrong=st.booleans())
+    def release(self, process: bytes, picks: list[int], wrong: bool) -> None:
+        numbers = self.picked(picks)
         generations = [self.held[n].extent.generation if n in self.held else 7 for n in numbers]
         if wrong and generations:
             generations[0] += 1
@@ -95,10 +106,9 @@ class Leases(RuleBasedStateMachine):
         else:
             self.came_back(self.table.release(process, numbers, generations), good)
 
+    @precondition(lambda self: self.open)
     @rule(which=st.integers(0, 9))
     def cut(self, which: int) -> None:
-        if not self.open:
-            return
         connection = sorted(self.open)[which % len(self.open)]
         process = self.open.pop(connection)
         self.table.cut(process, connection)
@@ -106,7 +116,7 @@ class Leases(RuleBasedStateMachine):
             if lease.connection == connection:
                 lease.connection = 0
 
-    @rule(seconds=st.floats(0.1, 60))
+    @rule(seconds=st.floats(0.1, 30))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
         late = [h for h in self.held.values() if self.now - h.granted > LEASE_SECONDS_MAX and not h.overstayed]
@@ -121,11 +131,11 @@ class Leases(RuleBasedStateMachine):
                 if lease.connection == connection:
                     lease.connection = 0
 
-    @rule(number=consumes(leases), which=st.integers(0, 9))
-    def hand_on(self, number: int, which: int) -> None:
-        lease = self.held.get(number)
-        if lease is None or not self.open:
-            return
+    @precondition(lambda self: self.open and self.held)
+    @rule(pick=st.integers(0, 999), which=st.integers(0, 9))
+    def hand_on(self, pick: int, which: int) -> None:
+        number = sorted(self.held)[pick % len(self.held)]
+        lease = self.held[number]
         connection = sorted(self.open)[which % len(self.open)]
         token = self.table.offer(lease.process, [number], 5, "t", self.now, number.to_bytes(24, "big"))
         (moved,) = self.table.adopt(token, self.open[connection], connection, 5, "t", self.now)
@@ -149,7 +159,7 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLeases.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 
 
 def test_ids_run_on_from_a_random_start_and_fit_64_bits() -> None:
@@ -172,6 +182,19 @@ def test_another_process_can_not_release() -> None:
     with pytest.raises(UnknownLease):
         table.release(PROCESSES[1], [number], [1000])
     assert table.release(PROCESSES[0], [number], [1000])
+
+
+def test_a_lease_that_overstayed_is_not_resumed_but_stays_out_of_use_while_it_is_named() -> None:
+    table = LeaseTable(Ids(1))
+    ids = granted(table, PROCESSES[0], 1, 2)
+    assert table.overstayed(LEASE_SECONDS_MAX, LEASE_SECONDS_MAX) == set(), "not a moment too early"
+    assert table.overstayed(LEASE_SECONDS_MAX + 0.1, LEASE_SECONDS_MAX) == {1}
+    assert table.overstayed(LEASE_SECONDS_MAX + 0.2, LEASE_SECONDS_MAX) == set(), "a connection is cut once"
+    table.cut(PROCESSES[0], 1)
+    resumed = table.resume(PROCESSES[0], 2, ids[:1])
+    assert resumed.ids == [] and [e.generation for e in resumed.freed] == [1001]
+    assert table.parked_bytes() == 4096
+    assert table.release(PROCESSES[0], ids[:1], [1000])
 
 
 def test_a_token_is_good_for_five_seconds() -> None:
