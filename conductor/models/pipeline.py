@@ -54,6 +54,33 @@ def best_chunk(
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """How a group of `stages` nodes prefills; `chunk_tokens = 0` chooses the best chunk for each request."""
+
+    stages: int
+    chunk_tokens: int
+    hop_seconds: float
+
+    def chunk_for(self, model: PrefillModel, tokens: int, prefix: int) -> int:
+        if self.chunk_tokens:
+            return self.chunk_tokens
+        if self.stages == 1:
+            return max(1, tokens - prefix)
+        return best_chunk(model, tokens, prefix, self.stages, self.hop_seconds)
+
+    def chunks(self, model: PrefillModel, tokens: int, prefix: int) -> list[float]:
+        """Seconds of each chunk of a request."""
+        return chunk_seconds(model, tokens, prefix, self.chunk_for(model, tokens, prefix))
+
+    def seconds(self, model: PrefillModel, tokens: int, prefix: int) -> float:
+        """Time to first token on an idle group."""
+        if self.stages == 1:
+            return model.seconds(tokens, prefix)
+        chunk = self.chunk_for(model, tokens, prefix)
+        return pipelined_prefill_seconds(model, tokens, prefix, chunk, self.stages, self.hop_seconds)
+
+
+@dataclass(frozen=True, slots=True)
 class LayerWise:
     """Costs of moving KV beside a prefill of `layers` layers.
 

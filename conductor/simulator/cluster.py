@@ -21,6 +21,7 @@ from mooncask.conductor.models.analytical import (
 )
 from mooncask.conductor.models.cost import LinearStep, PolynomialPrefill
 from mooncask.conductor.models.fitted import FITTED_DECODE, FITTED_PREFILL
+from mooncask.conductor.models.pipeline import Pipeline
 from mooncask.conductor.scheduling.admission import ADMISSIONS, Threshold
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.scheduling.placement import PLACEMENTS
@@ -83,7 +84,8 @@ class Scheduling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    chunk_tokens: Positive = 8192
+    chunk_tokens: NotNegative = 8192
+    """0 chooses the chunk with the earliest first token for each request."""
     stages: Positive = 1
     """Nodes of one pipelined group; `prefill_nodes` counts groups."""
 
@@ -160,6 +162,10 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.model.costs == "fitted":
             return FITTED_DECODE
         return analytical_decode(find_model(self.model.name), find_gpu(self.model.gpu), self.model.gpus_per_node)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        return Pipeline(self.prefill.stages, self.prefill.chunk_tokens, self.network.hop_seconds)
 
     @property
     def notation(self) -> str:

@@ -12,7 +12,7 @@ from mooncask.conductor.models.analytical import find_model
 from mooncask.conductor.models.cost import DecodeModel, PrefillModel
 from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
 from mooncask.conductor.models.link import Port, transfer, transfer_seconds
-from mooncask.conductor.models.pipeline import LayerWise, pipelined_prefill_seconds
+from mooncask.conductor.models.pipeline import LayerWise
 from mooncask.conductor.scheduling.admission import make_admission
 from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
 from mooncask.conductor.scheduling.conductor import Arrival, Assignment, Conductor, Rejection
@@ -48,13 +48,7 @@ class _Costs:
     now: float
 
     def prefill_seconds(self, tokens: int, prefix: int) -> float:
-        model, description = self.cluster.prefill_model, self.cluster.description
-        if description.prefill.stages == 1:
-            return model.seconds(tokens, prefix)
-        hop = description.network.hop_seconds
-        return pipelined_prefill_seconds(
-            model, tokens, prefix, description.prefill.chunk_tokens, description.prefill.stages, hop
-        )
+        return self.cluster.description.pipeline.seconds(self.cluster.prefill_model, tokens, prefix)
 
     def occupied_seconds(self, tokens: int, prefix: int) -> float:
         return self.cluster.prefill_model.seconds(tokens, prefix) / self.cluster.description.prefill.stages
@@ -122,9 +116,7 @@ class DisaggregatedCluster:
         return PrefillNode(
             self.events,
             cluster.prefill_costs(),
-            cluster.prefill.stages,
-            cluster.prefill.chunk_tokens,
-            cluster.network.hop_seconds,
+            cluster.pipeline,
             LayerWise(self._layers),
             self._prefill_started,
             self._prefilled,

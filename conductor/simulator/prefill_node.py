@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mooncask.conductor.models.cost import PrefillModel
-from mooncask.conductor.models.pipeline import LayerWise, chunk_seconds, through_pipeline
+from mooncask.conductor.models.pipeline import LayerWise, Pipeline, through_pipeline
 from mooncask.conductor.simulator.events import EventQueue
 
 
@@ -37,16 +37,14 @@ class PrefillNode:
         self,
         events: EventQueue,
         model: PrefillModel,
-        stages: int,
-        chunk_tokens: int,
-        hop_seconds: float,
+        pipeline: Pipeline,
         overlap: LayerWise,
         started: Told,
         finished: Told,
     ) -> None:
         self._events, self._model, self._overlap = events, model, overlap
-        self._chunk_tokens, self._hop_seconds = chunk_tokens, hop_seconds
-        self._stage_free = [0.0] * stages
+        self._pipeline = pipeline
+        self._stage_free = [0.0] * pipeline.stages
         self._started, self._finished = started, finished
         self.queue: deque[PrefillJob] = deque()
 
@@ -61,10 +59,10 @@ class PrefillNode:
 
     def _run(self, job: PrefillJob) -> None:
         now = self._events.now
-        chunks = chunk_seconds(self._model, job.tokens, job.prefix_tokens, self._chunk_tokens)
+        chunks = self._pipeline.chunks(self._model, job.tokens, job.prefix_tokens)
         job.compute_seconds = sum(chunks)
         chunks[0] += self._overlap.execution_seconds(job.load_seconds, job.compute_seconds) - job.compute_seconds
-        self._stage_free = through_pipeline(chunks, self._stage_free, now, self._hop_seconds)
+        self._stage_free = through_pipeline(chunks, self._stage_free, now, self._pipeline.hop_seconds)
         job.started_at, job.done_at = now, self._stage_free[-1]
         self._started(job)
         self._events.at(self._stage_free[0], self.try_start)

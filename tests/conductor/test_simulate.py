@@ -15,7 +15,6 @@ from mooncask.conductor.simulator.cluster import (
     Cluster,
     Coupled,
     Model,
-    Network,
     Objectives,
     Prefill,
     Scheduling,
@@ -34,9 +33,9 @@ def disaggregated(**more: object) -> Cluster:
 
 clusters = st.one_of(
     st.builds(
-        lambda placement, admission, stages, first, predictor, tbt: disaggregated(
+        lambda placement, admission, stages, chunk, first, predictor, tbt: disaggregated(
             scheduling=Scheduling(placement=placement, admission=admission, decode_seconds=2.0),
-            prefill=Prefill(stages=stages, chunk_tokens=2048),
+            prefill=Prefill(stages=stages, chunk_tokens=chunk),
             first_token=first,
             model=Model(predictor=predictor),
             slo=Objectives(ttft_seconds=2.0, tbt_seconds=tbt),
@@ -44,6 +43,7 @@ clusters = st.one_of(
         st.sampled_from(PLACEMENTS),
         st.sampled_from(ADMISSIONS),
         st.sampled_from([1, 3]),
+        st.sampled_from([0, 2048]),
         st.sampled_from(["prefill", "decode"]),
         st.sampled_from(["exact", "learned"]),
         st.sampled_from([0.03, 0.2]),
@@ -193,3 +193,10 @@ def test_swapping_cold_blocks_keeps_every_limit_and_every_hit() -> None:
     ]
     assert runs[0].hit_rate == pytest.approx(runs[1].hit_rate, abs=0.02)
     assert len(runs[1].completed) == len(trace)
+
+
+def test_a_pipelined_group_is_faster_for_long_prompts_and_the_chosen_chunk_is_no_worse() -> None:
+    trace = [Request(i * 60_000, 100_000, 1, tuple(range(i * 200, i * 200 + 196))) for i in range(4)]
+    groups = [Prefill(stages=1), Prefill(stages=4, chunk_tokens=8192), Prefill(stages=4, chunk_tokens=0)]
+    alone, fixed, chosen = (simulate(disaggregated(prefill=p), trace).mean("ttft") for p in groups)
+    assert chosen <= fixed + 1e-9 and fixed < 0.4 * alone
