@@ -49,7 +49,7 @@ class NodeCache:
 
     @property
     def dram_blocks(self) -> int:
-        return len(self._dram)
+        return len(self._used)
 
     @property
     def ssd_blocks(self) -> int:
@@ -57,7 +57,7 @@ class NodeCache:
 
     @property
     def dram_share(self) -> float:
-        return len(self._dram) / self._capacity if self._capacity else 0.0
+        return len(self._used) / self._capacity if self._capacity else 0.0
 
     def last_used(self) -> Iterator[tuple[int, float]]:
         """Blocks in DRAM with the time of their last use, longest unused first."""
@@ -141,7 +141,7 @@ class NodeCache:
         return True
 
     def _make_room(self, now: float) -> bool:
-        while len(self._dram) >= self._capacity:
+        while len(self._used) >= self._capacity:
             victim = self._dram.evict(self._may_leave)
             if victim is None:
                 return False

@@ -48,9 +48,10 @@ class Outcome:
     def record_gaps(self, gaps: npt.NDArray[np.float64]) -> None:
         if not gaps.size:
             return
-        self.tbt_mean = float(gaps.mean())
-        self.tbt_longest_tenth = mean_of_longest_tenth(gaps)
-        self.tbt_p90 = float(np.quantile(gaps, 0.9))
+        ordered = np.sort(gaps)
+        self.tbt_mean = float(ordered.mean())
+        self.tbt_longest_tenth = float(ordered[-max(1, ordered.size // 10) :].mean())
+        self.tbt_p90 = sorted_quantile(ordered, 0.9)
 
     def tbt(self, metric: str) -> float:
         return self.tbt_p90 if metric == "p90" else self.tbt_longest_tenth
@@ -59,10 +60,12 @@ class Outcome:
         return self.ended == COMPLETED and self.ttft <= slo.ttft_seconds and self.tbt(metric) <= slo.tbt_seconds
 
 
-def mean_of_longest_tenth(gaps: npt.NDArray[np.float64]) -> float:
-    """Mean of the longest 10 % of the values, of at least one. `gaps` is not empty."""
-    count = max(1, gaps.size // 10)
-    return float(np.partition(gaps, gaps.size - count)[gaps.size - count :].mean())
+def sorted_quantile(ordered: npt.NDArray[np.float64], share: float) -> float:
+    """As numpy's quantile, of values already sorted: there it would take a fifth of a simulation's time."""
+    position = share * (ordered.size - 1)
+    below = int(position)
+    above = min(below + 1, ordered.size - 1)
+    return float(ordered[below] + (position - below) * (ordered[above] - ordered[below]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,3 +200,11 @@ def test_a_pipelined_group_is_faster_for_long_prompts_and_the_chosen_chunk_is_no
     groups = [Prefill(stages=1), Prefill(stages=4, chunk_tokens=8192), Prefill(stages=4, chunk_tokens=0)]
     alone, fixed, chosen = (simulate(disaggregated(prefill=p), trace).mean("ttft") for p in groups)
     assert chosen <= fixed + 1e-9 and fixed < 0.4 * alone
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=200))
+def test_tbt_is_what_numpy_says_of_the_gaps(gaps: list[float]) -> None:
+    outcome = Outcome(0.0, 1, 1, 1)
+    outcome.record_gaps(np.array(gaps))
+    assert outcome.tbt_p90 == pytest.approx(np.quantile(gaps, 0.9))
+    assert outcome.tbt_longest_tenth == pytest.approx(np.mean(sorted(gaps)[-max(1, len(gaps) // 10) :]))
