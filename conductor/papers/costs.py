@@ -64,6 +64,19 @@ def _curves(*series: Sequence[float]) -> list[Curve]:
     return [Curve(name, PROMPTS, values) for name, values in zip(names, series, strict=True)]
 
 
+def figure_12(inputs: Inputs) -> Figure:
+    """40 GB between two nodes: an input of the simulator, not an outcome."""
+    size = 128 * 1024 * KV_BYTES
+    lines = [
+        Line("s for 128k tokens, 4 x 200 Gbps", size / NETWORK, 0.46, "87 GB/s is the published effective speed"),
+        Line("s for 128k tokens, 8 x 400 Gbps", size / 190e9, 0.21, "190 GB/s likewise"),
+    ]
+    reason = (
+        "It measures RDMA hardware that is not here; its speeds are taken over as they are, so agreement means nothing."
+    )
+    return Figure("fast25-12", "transfer engine", "published speeds", lines, (), "", reason)
+
+
 def layer_wise(inputs: Inputs) -> Figure:
     """ARX figure 7: the visible cost of storing KV, layer by layer and after the prefill."""
     store_bandwidth = 128e3 * KV_BYTES / 0.86

@@ -13,6 +13,7 @@ FIGURES: dict[str, Make] = {
     "fast25-9": conversation.figure_9,
     "fast25-10": conversation.figure_10,
     "fast25-11": conversation.figure_11,
+    "fast25-12": costs.figure_12,
     "fast25-13": serving.figure_13,
     "fast25-14": costs.figure_14,
     "fast25-15": serving.figure_15,
@@ -25,7 +26,14 @@ FIGURES: dict[str, Make] = {
     "articles": serving.claims,
     "tide": tides.tide,
 }
-ALSO = {"fast25-6": "fast25-1", "fast25-7": "fast25-1", "arx-10": "arx-9", "arx-12": "arx-11", "arx-table2": "arx-11"}
+ALSO = {
+    "arx-8": "fast25-5",
+    "fast25-6": "fast25-1",
+    "fast25-7": "fast25-1",
+    "arx-10": "arx-9",
+    "arx-12": "arx-11",
+    "arx-table2": "arx-11",
+}
 
 
 def find_figure(name: str) -> tuple[str, Make]:

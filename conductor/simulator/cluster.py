@@ -126,6 +126,10 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     def __post_init__(self) -> None:
         check_nodes(self)
+        if self.coupled_nodes and self.scheduling.admission != "none":
+            raise BadArgument("scheduling.admission", repr(self.scheduling.admission), "'none' on a coupled cluster")
+        if self.coupled_nodes and self.first_token == "decode":
+            raise BadArgument("first_token", "'decode'", "'prefill' on a coupled cluster: nothing is handed over")
         check_name("scheduling.placement", self.scheduling.placement, PLACEMENTS)
         check_name("scheduling.admission", self.scheduling.admission, ADMISSIONS)
         check_name("cache.policy", self.cache.policy, POLICY_NAMES)

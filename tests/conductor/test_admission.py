@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.conductor.models.cost import LinearStep
@@ -67,6 +67,7 @@ def test_prediction_spreads_requests_over_the_nodes() -> None:
 
 
 @given(st.sampled_from(ADMISSIONS), st.floats(0, 60), st.floats(0, 0.2), st.integers(1, 5), st.floats(0, 1))
+@settings(deadline=None)
 def test_a_higher_class_is_never_rejected_where_a_lower_one_is_admitted(
     name: str, ttft: float, tbt: float, classes: int, reserve: float
 ) -> None:
@@ -100,6 +101,7 @@ def test_the_queue_shrinks_as_time_passes_and_never_below_what_waits() -> None:
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(0, 999))
+@settings(deadline=None)
 def test_the_decode_books_are_empty_when_everybody_has_left(moves: list[int], seed: int) -> None:
     board, source = DecodeBoard([10**6, 10**6]), random.Random(seed)
     coming: dict[int, int] = {}

@@ -32,6 +32,8 @@ GOOD = "prefill_nodes = 1\ndecode_nodes = 1\n"
         (GOOD + "[model]\nname = 'llama9'", "llama3-70b"),
         (GOOD + "[model]\ngpus_per_node = 1", "no room for one block"),
         (GOOD + "nodes = 3", "nodes"),
+        ("coupled_nodes = 2\n[scheduling]\nadmission = 'early'", "scheduling.admission = 'early'"),
+        ("coupled_nodes = 2\nfirst_token = 'decode'", "nothing is handed over"),
         ("prefill_nodes = ", "not TOML"),
     ],
 )

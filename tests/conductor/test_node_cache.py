@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.conductor.simulator.cache import NodeCache
@@ -63,6 +63,7 @@ def test_a_cold_block_moves_to_the_ssd_unless_it_is_held() -> None:
 
 @pytest.mark.parametrize("policy", POLICY_NAMES)
 @given(seed=st.integers(0, 10**6), dram=st.integers(0, 12), ssd=st.integers(0, 12))
+@settings(deadline=None)
 def test_no_tier_ever_holds_more_than_it_can(policy: str, seed: int, dram: int, ssd: int) -> None:
     source, cache, held = random.Random(seed), NodeCache(dram, ssd, policy), []
     for now in range(60):

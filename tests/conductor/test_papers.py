@@ -58,6 +58,7 @@ def test_table_2_is_exact() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_figure_8_is_within_3_per_cent_for_mooncake_and_vllm() -> None:
     found = ratios(conversation.figure_8(Traces()))
     for what in ("Mooncake, 8 nodes x 3 M tokens", "Mooncake, unlimited cache", "vLLM", "vLLM, prefix caching"):
@@ -65,12 +66,14 @@ def test_figure_8_is_within_3_per_cent_for_mooncake_and_vllm() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_figure_5_s_ratios_are_within_15_per_cent() -> None:
     found = {what: ratio for what, ratio in ratios(conversation.figure_5(Traces())).items() if " / " in what}
     assert len(found) == 3 and all(0.85 < ratio < 1.15 for ratio in found.values())
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_table_3_s_ordering_holds() -> None:
     rejected = {line.what: line.ours for line in overload.table_3(Traces()).lines}
     early = rejected["rejected, early, without a check after the prefill"]

@@ -1,7 +1,7 @@
 """Chunked pipeline parallelism and layer-wise overlap."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.conductor.models.fitted import FITTED_PREFILL
@@ -15,6 +15,7 @@ from mooncask.conductor.models.pipeline import (
 
 
 @given(st.integers(1, 100_000), st.integers(0, 99_999), st.integers(1, 20_000))
+@settings(deadline=None)
 def test_chunks_cost_together_what_the_whole_costs(tokens: int, prefix: int, chunk: int) -> None:
     prefix = min(prefix, tokens)
     chunks = chunk_seconds(FITTED_PREFILL, tokens, prefix, chunk)
@@ -33,6 +34,7 @@ def test_a_long_request_gains_nearly_the_number_of_stages() -> None:
 
 
 @given(st.lists(st.floats(0.01, 5), min_size=1, max_size=12), st.integers(1, 5), st.floats(0, 0.1), st.floats(0, 3))
+@settings(deadline=None)
 def test_the_pipeline_is_never_faster_than_its_work_nor_slower_than_one_after_the_other(
     chunks: list[float], stages: int, hop: float, busy: float
 ) -> None:
@@ -51,6 +53,7 @@ def test_the_best_chunk_is_the_best_of_those_tried() -> None:
 
 
 @given(st.floats(0, 100), st.floats(0.001, 100))
+@settings(deadline=None)
 def test_overlapping_a_load_costs_less_than_doing_it_first(load: float, compute: float) -> None:
     seconds = LayerWise(80).execution_seconds(load, compute)
     assert max(load, compute) <= seconds <= load + compute

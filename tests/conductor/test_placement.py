@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.conductor.models.cost import LinearStep
@@ -89,6 +89,7 @@ many_nodes = st.lists(st.tuples(st.floats(0, 50), st.integers(0, 19_999)), min_s
 
 
 @given(many_nodes, st.integers(0, 99), st.floats(1e-7, 1e-3))
+@settings(deadline=None)
 def test_every_choice_adds_up_and_cost_based_is_never_worse(
     facts: list[tuple[float, int]], seed: int, fetch: float
 ) -> None:

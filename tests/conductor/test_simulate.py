@@ -203,6 +203,7 @@ def test_a_pipelined_group_is_faster_for_long_prompts_and_the_chosen_chunk_is_no
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=200))
+@settings(deadline=None)
 def test_tbt_is_what_numpy_says_of_the_gaps(gaps: list[float]) -> None:
     outcome = Outcome(0.0, 1, 1, 1)
     outcome.record_gaps(np.array(gaps))

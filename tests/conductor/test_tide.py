@@ -92,6 +92,7 @@ def test_the_planner_halves_the_misses_of_the_best_static_split() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_the_planner_halves_the_misses_in_the_median_of_20_seeds() -> None:
     results = [compare(seed) for seed in range(20)]
     assert statistics.median(r.planned.misses / r.static.misses for r in results) < 0.5
