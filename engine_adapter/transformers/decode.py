@@ -67,9 +67,10 @@ class DecodeWorker:
 
     def _compute_tail(self, tokens: list[int], start: int, cache: DynamicCache) -> torch.Tensor:
         """The logits after the whole prompt, whose first `start` tokens are in the cache."""
-        for chunk in chunks(start, len(tokens), self.engine.options.prefill_chunk):
-            logits = self.engine.compute(tokens[chunk.start : chunk.stop], cache)
-        return logits
+        *before, last = chunks(start, len(tokens), self.engine.options.prefill_chunk)
+        for chunk in before:
+            self.engine.compute(tokens[chunk.start : chunk.stop], cache)
+        return self.engine.compute(tokens[last.start : last.stop], cache)
 
     def _generate(self, request: Request, cache: DynamicCache, logits: torch.Tensor) -> _Answer:
         answer = _Answer()

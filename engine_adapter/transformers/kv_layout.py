@@ -123,7 +123,7 @@ class BufferLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_
 def cache_over(buffer: KvBuffer, filled_tokens: int, written: Callable[[int], None]) -> DynamicCache:
     """A cache for the model whose first `filled_tokens` tokens are those already in the buffer."""
     cache = DynamicCache()
-    cache.layers = [BufferLayer(buffer, layer, filled_tokens, written) for layer in range(buffer.layout.layers)]
+    cache.layers.extend(BufferLayer(buffer, layer, filled_tokens, written) for layer in range(buffer.layout.layers))
     cache.layer_class_to_replicate = None
     return cache
 
