@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mooncask.tiers.block import Access
+from mooncask.tiers.block import NO_HINT, Access, Hint
 from mooncask.tiers.policies import make_policy
 
 UNLIMITED = sys.maxsize
@@ -76,7 +76,7 @@ class NodeCache:
                 computed += 1
         return Found(counts[True], counts[False], computed)
 
-    def claim(self, keys: Sequence[int], now: float) -> int:
+    def claim(self, keys: Sequence[int], now: float, hint: Hint = NO_HINT) -> int:
         """Keep the blocks of a chain and hold them; new ones count as being computed until `computed` is told.
 
         Returns how many leading blocks are held; the rest found no room. Release exactly those.
@@ -85,7 +85,7 @@ class NodeCache:
             self._held[key] += 1
         parent: int | None = None
         for depth, key in enumerate(keys):
-            if not self._keep(Access(key, parent, depth, 1, now)):
+            if not self._keep(Access(key, parent, depth, 1, now, hint)):
                 self._release(keys[depth:])
                 return depth
             parent = key

@@ -27,6 +27,7 @@ from mooncask.conductor.simulator.events import EventQueue
 from mooncask.conductor.simulator.outcome import COMPLETED, LoadSample, Outcome
 from mooncask.conductor.simulator.prefill_node import PrefillJob, PrefillNode
 from mooncask.conductor.traces.request import Request
+from mooncask.tiers.block import NO_HINT, Hint
 
 
 @dataclass(slots=True)
@@ -157,7 +158,7 @@ class DisaggregatedCluster:
         outcome.ttft_expected = choice.ttft_seconds
         fetched_at = now if holder is None else self._begin_fetch(flight, holder)
         keys = request.hash_ids
-        flight.claimed = list(keys[: cache.claim(keys, now)])
+        flight.claimed = list(keys[: cache.claim(keys, now, hint_of(request))])
         job = PrefillJob(arrival.request, request.input_length, choice.prefix_tokens, load_seconds, holder is None)
         self.prefills[node].place(job)
         if holder is not None:
@@ -255,6 +256,11 @@ class DisaggregatedCluster:
         from_ssd = min(prefix_tokens, found.ssd * self.description.block_tokens) * self.kv_bytes
         seconds = prefix_tokens * self.kv_bytes / (network.host_to_device_gigabytes_per_second * 1e9)
         return max(seconds, from_ssd / (self.description.cache.ssd_gigabytes_per_second * 1e9))
+
+
+def hint_of(request: Request) -> Hint:
+    """What an engine would tell the cache's policy: conversation and turn, where the trace has them."""
+    return Hint(conversation=request.conversation, turn=request.turn) if request.conversation else NO_HINT
 
 
 def make_cache(cluster: Cluster) -> NodeCache:
