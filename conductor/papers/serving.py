@@ -185,8 +185,8 @@ def claims(inputs: Inputs) -> Figure:
     ]
     verdict = (
         "Throughput is the replay speed at which nine tenths of the requests still see their first token within 30 s. "
-        "Independent caches behind a blind balancer hold every conversation many times over, so the pool needs far less "
-        "than the claimed 60 % of the memory for the same hits."
+        "The independent caches stand behind a blind balancer, so each node holds its own copy of what its turns of a "
+        "conversation needed; a cache-aware router would leave less to gain. Which the articles compare with is not said."
     )
     return Figure("articles", "public claims", "conversation trace, 16 nodes", lines, (), verdict)
 
