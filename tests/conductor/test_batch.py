@@ -1,6 +1,7 @@
 """The closed form of continuous batching against a loop that does every step."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ class Naive:
 def every_step(requests: list[tuple[float, int, int]]) -> list[list[float]]:
     """Token times of each (arrival, context, tokens), by doing one step after the other; nobody is preempted."""
     everyone = [Naive(*request, tokens=[]) for request in requests]
-    waiting, batch, now = sorted(everyone, key=lambda r: r.arrival), [], 0.0
+    waiting, now = sorted(everyone, key=lambda r: r.arrival), 0.0
+    batch: list[Naive] = []
     while waiting or batch:
         if not batch and waiting:
             now = max(now, waiting[0].arrival)
@@ -43,7 +45,8 @@ def every_step(requests: list[tuple[float, int, int]]) -> list[list[float]]:
 
 
 def in_closed_form(requests: list[tuple[float, int, int]], capacity: int) -> tuple[list[list[float]], DecodeNode]:
-    events, times = EventQueue(), [[] for _ in requests]
+    events = EventQueue()
+    times: list[list[float]] = [[] for _ in requests]
 
     def ended(sequence: Sequence) -> None:
         arrival = requests[sequence.request][0]
@@ -52,7 +55,7 @@ def in_closed_form(requests: list[tuple[float, int, int]], capacity: int) -> tup
     node = DecodeNode(events, STEP, capacity, ended, lambda *step: None)
     for number, (arrival, context, tokens) in enumerate(requests):
         sequence = Sequence(number, context, tokens, arrival)
-        events.at(arrival, lambda sequence=sequence: node.arrive(sequence))
+        events.at(arrival, partial(node.arrive, sequence))
     events.run()
     return times, node
 
@@ -114,7 +117,7 @@ def test_the_number_of_runs_does_not_depend_on_how_many_tokens_come() -> None:
         node = DecodeNode(events, STEP, 10**9, lambda sequence: None, lambda *step, seen=count: seen.append(1))
         for number in range(10):
             sequence = Sequence(number, 1000, tokens, 0.1 * number)
-            events.at(0.1 * number, lambda sequence=sequence, node=node: node.arrive(sequence))
+            events.at(0.1 * number, partial(node.arrive, sequence))
         events.run()
         runs.append(len(count))
     assert runs[0] == runs[1] <= 20

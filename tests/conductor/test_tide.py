@@ -32,7 +32,7 @@ def test_the_plan_is_as_cheap_as_the_cheapest_of_all_plans(load: np.ndarray, sta
     def price(chosen: tuple[int, ...]) -> float:
         first = 0.0 if start is None else switch[0, start, chosen[0]]
         moves = sum(switch[i, chosen[i - 1], chosen[i]] for i in range(1, len(chosen)))
-        return first + moves + sum(own[i, c] for i, c in enumerate(chosen))
+        return float(first + moves + sum(own[i, c] for i, c in enumerate(chosen)))
 
     best = min(price(chosen) for chosen in itertools.product(range(5), repeat=len(load)))
     assert price(tuple(plan(load, start, COSTS))) == pytest.approx(best)
