@@ -1,0 +1,1 @@
+"""The papers' figures and tables: ours beside the published value. See docs/papers/."""
