@@ -1,9 +1,10 @@
 """What tests of the NVMe tier share: a small store on top of it, a file system that fails on demand, hands on its bytes."""
 
+import asyncio
 import errno
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,6 +124,17 @@ class SmallStore:
         await self.tier.close()
 
 
+OpenStore = Callable[..., Awaitable[SmallStore]]
+"""The fixture `open_store`: (files=FileLayer(), config=the test's) -> an open store."""
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """What happens in the background and tells nobody; at most 20 s."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (nobody sets an event for it)
+            await asyncio.sleep(0.005)
+
+
 # --- faults ----------------------------------------------------------------------------------------------------------
 
 
@@ -207,7 +219,7 @@ class FaultyFiles(FileLayer):
         self._before("open_index", path)
         index = FaultyIndex.open(path, create)
         assert isinstance(index, FaultyIndex)
-        index.fault = lambda: self.index_fault  # type: ignore[method-assign]
+        index.fault = lambda: self.index_fault
         return index
 
 

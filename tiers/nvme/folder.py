@@ -58,6 +58,7 @@ class DataFolder:
         try:
             identity = _read(path) if (path / IDENTITY).exists() else _create(path, segment_bytes, files)
             (path / SEGMENTS).mkdir(exist_ok=True)
+            files.sync_folder(path)
             return cls(path, identity, lock)
         except OSError as exc:
             os.close(lock)

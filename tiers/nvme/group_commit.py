@@ -135,7 +135,8 @@ class GroupCommit:
             try:
                 await self._settle(group)
             except BaseException as error:
-                self._fail(group, str(error) or type(error).__name__)
+                self._fail([*group, *self._waiting], str(error) or type(error).__name__)
+                self._waiting = []
                 raise
             if self.degraded:
                 break

@@ -80,6 +80,7 @@ class Rebuild:
                 index.apply(batch)
             crash_point("nvme.rebuild.filled")
             index.apply(self._completion())
+            self._files.files.sync_folder(self._folder.parent)
         except BaseException:
             index.close()
             raise

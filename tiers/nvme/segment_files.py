@@ -68,8 +68,10 @@ class SegmentFiles:
                 self._close_some()
 
     def _close_some(self) -> None:
+        if len(self._open) <= DESCRIPTORS_MAX:
+            return
         idle = [number for number in self._open if not self._users.get(number)]
-        for number in idle[: max(0, len(self._open) - DESCRIPTORS_MAX)]:
+        for number in idle[: len(self._open) - DESCRIPTORS_MAX]:
             self.files.close(self._open.pop(number))
             self._users.pop(number, None)
 

@@ -1,14 +1,12 @@
 """Fixtures of the NVMe tier's tests: every store that a test opens is checked and closed at its end."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from nvme_doubles import FaultyFiles, SmallStore, config
+from nvme_doubles import FaultyFiles, OpenStore, SmallStore, config
 
 from mooncask.tiers.nvme import FileLayer, NvmeConfig
-
-OpenStore = Callable[..., Awaitable[SmallStore]]
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """A process is killed at every named point; what it acknowledged is there afterwards, from the index and from a rebuild."""
 
+import asyncio
 import os
 import re
 import shutil
@@ -86,7 +87,8 @@ async def test_a_namespace_that_was_being_dropped_at_a_kill_is_gone(tmp_path: Pa
     support = str(Path(nvme_crash_child.__file__).parent)
     environment = os.environ | {"PYTHONPATH": support, "MOONCASK_CRASH_AT": "nvme.namespace.dropped"}
     folder = tmp_path / "nvme"
-    child = subprocess.run([sys.executable, "-c", code, str(folder)], env=environment, check=False)
+    command = [sys.executable, "-c", code, str(folder)]
+    child = await asyncio.to_thread(subprocess.run, command, env=environment, check=False)
     assert child.returncode == -signal.SIGKILL
     for _ in range(2):
         store = await SmallStore().open(crash_config(folder))

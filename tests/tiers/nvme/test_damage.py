@@ -7,6 +7,7 @@ from nvme_doubles import (
     MIB,
     NAMESPACE,
     FaultyFiles,
+    OpenStore,
     SmallStore,
     flip_behind,
     position,
@@ -21,7 +22,7 @@ from mooncask.tiers.nvme.record import HEADER_BYTES
 SIZE = 50_000
 
 
-async def two_blocks(open_store) -> SmallStore:
+async def two_blocks(open_store: OpenStore) -> SmallStore:
     store: SmallStore = await open_store()
     await store.put(b"a", SIZE, seed=1)
     await store.put(b"b", SIZE, seed=2)
@@ -38,7 +39,7 @@ async def found_corrupt(store: SmallStore, key: bytes) -> str:
 
 
 @pytest.mark.parametrize("at", [0, 20, 40, 60, 100, 127, 130, 4000])
-async def test_a_flipped_bit_in_a_header_is_noticed(open_store, small: NvmeConfig, at: int) -> None:
+async def test_a_flipped_bit_in_a_header_is_noticed(open_store: OpenStore, small: NvmeConfig, at: int) -> None:
     store = await two_blocks(open_store)
     flip_behind(small, store.blocks[NAMESPACE, b"a"].extent, at)
     assert await found_corrupt(store, b"a") in ("wrong header checksum", "no record header")
@@ -46,14 +47,14 @@ async def test_a_flipped_bit_in_a_header_is_noticed(open_store, small: NvmeConfi
 
 
 @pytest.mark.parametrize("at", [0, SIZE // 2, SIZE - 1])
-async def test_a_flipped_bit_in_a_payload_is_noticed(open_store, small: NvmeConfig, at: int) -> None:
+async def test_a_flipped_bit_in_a_payload_is_noticed(open_store: OpenStore, small: NvmeConfig, at: int) -> None:
     store = await two_blocks(open_store)
     flip_behind(small, store.blocks[NAMESPACE, b"a"].extent, HEADER_BYTES + at)
     assert await found_corrupt(store, b"a") == "wrong payload checksum"
     assert len(await store.get(b"b")) == SIZE
 
 
-async def test_two_blocks_that_the_disk_swapped_are_both_noticed(open_store, small: NvmeConfig) -> None:
+async def test_two_blocks_that_the_disk_swapped_are_both_noticed(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await two_blocks(open_store)
     first, second = (store.blocks[NAMESPACE, key].extent for key in (b"a", b"b"))
     bytes_a, bytes_b = (read_behind(small, extent, 0, extent.length) for extent in (first, second))
@@ -65,7 +66,7 @@ async def test_two_blocks_that_the_disk_swapped_are_both_noticed(open_store, sma
     assert len(await store.tier.check()) == 2
 
 
-async def test_a_write_that_the_disk_lost_is_noticed(open_store, small: NvmeConfig) -> None:
+async def test_a_write_that_the_disk_lost_is_noticed(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await two_blocks(open_store)
     before = read_behind(small, store.blocks[NAMESPACE, b"a"].extent, 0, SIZE)
     extent = store.blocks[NAMESPACE, b"a"].extent
@@ -75,7 +76,7 @@ async def test_a_write_that_the_disk_lost_is_noticed(open_store, small: NvmeConf
     assert len(await store.get(b"a")) == SIZE
 
 
-async def test_a_truncated_segment_file_is_unreadable_not_garbage(open_store, small: NvmeConfig) -> None:
+async def test_a_truncated_segment_file_is_unreadable_not_garbage(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await two_blocks(open_store)
     path, offset = position(small, store.blocks[NAMESPACE, b"b"].extent)
     os.truncate(path, offset + 8192)
@@ -83,7 +84,9 @@ async def test_a_truncated_segment_file_is_unreadable_not_garbage(open_store, sm
     assert len(await store.get(b"a")) == SIZE
 
 
-async def test_an_older_copy_of_the_same_key_at_the_right_place_is_noticed(open_store, small: NvmeConfig) -> None:
+async def test_an_older_copy_of_the_same_key_at_the_right_place_is_noticed(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await two_blocks(open_store)
     record = store.blocks[NAMESPACE, b"a"].record
     await store.put(b"a", SIZE, seed=1)  # equal bytes, later sequence
@@ -92,7 +95,9 @@ async def test_an_older_copy_of_the_same_key_at_the_right_place_is_noticed(open_
         await store.tier.read(extent, record, memoryview(bytearray(SIZE)))
 
 
-async def test_an_unreadable_sector_is_a_corrupt_block_that_says_so(open_store, faulty_files: FaultyFiles) -> None:
+async def test_an_unreadable_sector_is_a_corrupt_block_that_says_so(
+    open_store: OpenStore, faulty_files: FaultyFiles
+) -> None:
     store = await open_store(faulty_files)
     await store.put(b"a", SIZE, seed=1)
     faulty_files.fail("preadv", 5)
@@ -102,7 +107,9 @@ async def test_an_unreadable_sector_is_a_corrupt_block_that_says_so(open_store, 
     assert len(await store.get(b"a")) == SIZE
 
 
-async def test_a_quarantined_block_is_free_to_be_written_again_and_stays_away(open_store, small: NvmeConfig) -> None:
+async def test_a_quarantined_block_is_free_to_be_written_again_and_stays_away(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await two_blocks(open_store)
     flip_behind(small, store.blocks[NAMESPACE, b"a"].extent, HEADER_BYTES)
     await found_corrupt(store, b"a")
@@ -115,7 +122,7 @@ async def test_a_quarantined_block_is_free_to_be_written_again_and_stays_away(op
 
 
 async def test_both_copies_of_a_segments_header_lost_cost_nothing_as_long_as_the_index_is_there(
-    open_store, small: NvmeConfig
+    open_store: OpenStore, small: NvmeConfig
 ) -> None:
     store = await two_blocks(open_store)
     path, _ = position(small, store.blocks[NAMESPACE, b"a"].extent)
@@ -128,7 +135,7 @@ async def test_both_copies_of_a_segments_header_lost_cost_nothing_as_long_as_the
     assert await store.tier.check() == []  # written anew from the index
 
 
-async def test_the_check_tells_how_far_it_is(open_store) -> None:
+async def test_the_check_tells_how_far_it_is(open_store: OpenStore) -> None:
     store = await open_store()
     for i in range(300):
         await store.put(b"k%d" % i, 100, seed=i)
@@ -138,7 +145,9 @@ async def test_the_check_tells_how_far_it_is(open_store) -> None:
     assert len(seen) > 1
 
 
-async def test_damage_is_carried_along_by_the_reclaimer_and_still_noticed(open_store, small: NvmeConfig) -> None:
+async def test_damage_is_carried_along_by_the_reclaimer_and_still_noticed(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await open_store()
     await store.put(b"bad", SIZE, seed=1)
     await store.put(b"good", SIZE, seed=2)

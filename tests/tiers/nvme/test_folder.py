@@ -1,5 +1,6 @@
 """Whose folder: what is refused, and that refusing changes nothing."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -7,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from nvme_doubles import MIB, SmallStore, config
+from nvme_doubles import MIB, FaultyFiles, OpenStore, SmallStore, config
 
 from mooncask.errors import (
     ConfigError,
@@ -28,7 +29,9 @@ async def test_a_folder_with_foreign_files_is_refused_and_left_as_it_was(small: 
     assert [p.name for p in small.path.iterdir()] == ["thesis.tex"]
 
 
-async def test_a_folder_of_another_version_is_refused_by_both_versions(open_store, small: NvmeConfig) -> None:
+async def test_a_folder_of_another_version_is_refused_by_both_versions(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     await (await open_store()).close()
     identity = json.loads((small.path / "FOLDER").read_text())
     (small.path / "FOLDER").write_text(json.dumps(identity | {"format": 2}))
@@ -37,14 +40,16 @@ async def test_a_folder_of_another_version_is_refused_by_both_versions(open_stor
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"kind": "mooncask"}', b'{"kind": "other"}', b"\xff\xfe"])
-async def test_an_identity_that_is_not_ours_is_refused(open_store, small: NvmeConfig, content: bytes) -> None:
+async def test_an_identity_that_is_not_ours_is_refused(
+    open_store: OpenStore, small: NvmeConfig, content: bytes
+) -> None:
     await (await open_store()).close()
     (small.path / "FOLDER").write_bytes(content)
     with pytest.raises(ForeignFolder):
         await SmallStore().open(small)
 
 
-async def test_a_folder_in_use_names_the_process_that_uses_it(open_store, small: NvmeConfig) -> None:
+async def test_a_folder_in_use_names_the_process_that_uses_it(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     with pytest.raises(FolderInUse, match=f"process {os.getpid()}"):
         await SmallStore().open(small)
@@ -59,7 +64,9 @@ async def test_the_lock_dies_with_its_process(small: NvmeConfig) -> None:
         "asyncio.run(main())"
     )
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2] / "support")}
-    assert subprocess.run([sys.executable, "-c", code, str(small.path)], env=environment, check=False).returncode == 9
+    command = [sys.executable, "-c", code, str(small.path)]
+    child = await asyncio.to_thread(subprocess.run, command, env=environment, check=False)
+    assert child.returncode == 9
     store = await SmallStore().open(small)
     assert len(store.blocks) == 1
     await store.close()
@@ -71,7 +78,7 @@ async def test_a_path_that_cannot_be_a_folder_is_not_writable(tmp_path: Path) ->
         await SmallStore().open(config(tmp_path / "file" / "data"))
 
 
-async def test_a_file_system_without_o_direct_is_refused_by_name(small: NvmeConfig, faulty_files) -> None:
+async def test_a_file_system_without_o_direct_is_refused_by_name(small: NvmeConfig, faulty_files: FaultyFiles) -> None:
     def refuse(_path: Path, direct: bool) -> None:
         if direct:
             raise OSError(22, "Invalid argument")
@@ -81,7 +88,7 @@ async def test_a_file_system_without_o_direct_is_refused_by_name(small: NvmeConf
         await SmallStore().open(small, faulty_files)
 
 
-async def test_buffered_io_serves_where_it_is_allowed(tmp_path: Path, faulty_files) -> None:
+async def test_buffered_io_serves_where_it_is_allowed(tmp_path: Path, faulty_files: FaultyFiles) -> None:
     def refuse(_path: Path, direct: bool) -> None:
         if direct:
             raise OSError(22, "Invalid argument")
@@ -103,7 +110,7 @@ async def test_a_first_start_that_was_cut_short_is_begun_again(small: NvmeConfig
     await store.close()
 
 
-async def test_a_folder_keeps_its_segment_size(open_store, small: NvmeConfig) -> None:
+async def test_a_folder_keeps_its_segment_size(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
     await store.close()
@@ -113,13 +120,17 @@ async def test_a_folder_keeps_its_segment_size(open_store, small: NvmeConfig) ->
     await store.close()
 
 
-async def test_a_capacity_below_four_of_the_folders_segments_is_refused(open_store, small: NvmeConfig) -> None:
+async def test_a_capacity_below_four_of_the_folders_segments_is_refused(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     await (await open_store()).close()
     with pytest.raises(ConfigError):
         await SmallStore().open(config(small.path, 20 * MIB, 4 * MIB))
 
 
-async def test_a_smaller_capacity_gives_segments_back_as_they_become_free(open_store, small: NvmeConfig) -> None:
+async def test_a_smaller_capacity_gives_segments_back_as_they_become_free(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await open_store()
     for i in range(30):
         await store.put(b"k%d" % i, MIB, seed=i)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from nvme_doubles import NAMESPACE, FaultyFiles, SmallStore, config, payload_of
+from nvme_doubles import FaultyFiles, SmallStore, config, payload_of
 
 from mooncask.errors import TierDegraded
 from mooncask.tiers.nvme import NvmeConfig

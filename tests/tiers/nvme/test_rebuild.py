@@ -5,16 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nvme_doubles import (
-    MIB,
-    NAMESPACE,
-    SmallStore,
-    config,
-    flip_behind,
-    payload_of,
-    position,
-    write_behind,
-)
+from nvme_doubles import MIB, NAMESPACE, OpenStore, SmallStore, config, flip_behind, payload_of, position, write_behind
 
 from mooncask.tiers.nvme import NvmeConfig
 from mooncask.tiers.nvme.record import HEADER_BYTES
@@ -40,7 +31,7 @@ def lose_tables(index: Path) -> None:
 
 @pytest.mark.parametrize("damage", [remove, forget_current, scramble_manifest, lose_tables])
 async def test_an_index_that_is_lost_or_damaged_is_rebuilt(
-    open_store, small: NvmeConfig, damage: Callable[[Path], None]
+    open_store: OpenStore, small: NvmeConfig, damage: Callable[[Path], None]
 ) -> None:
     store = await open_store()
     records = {b"k%d" % i: await store.put(b"k%d" % i, 10_000 * i, seed=i) for i in range(1, 9)}
@@ -58,7 +49,7 @@ async def test_an_index_that_is_lost_or_damaged_is_rebuilt(
     assert (await open_store()).tier.rebuilt is None
 
 
-async def test_the_newest_whole_copy_of_a_key_wins(open_store, small: NvmeConfig) -> None:
+async def test_the_newest_whole_copy_of_a_key_wins(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
     await store.put(b"k", 6000, seed=2)
@@ -68,12 +59,13 @@ async def test_the_newest_whole_copy_of_a_key_wins(open_store, small: NvmeConfig
     await store.close()
     remove(small.path / "index")
     store = await open_store()
+    assert store.tier.rebuilt is not None
     assert store.tier.rebuilt.damaged == 1
     assert await store.get(b"k") == bytes(payload_of(2, 6000)[:6000])
     assert await store.get(b"torn") == bytes(payload_of(3, 5000)[:5000])
 
 
-async def test_holes_are_skipped_and_what_lies_behind_them_is_found(open_store, small: NvmeConfig) -> None:
+async def test_holes_are_skipped_and_what_lies_behind_them_is_found(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     await store.put(b"a", 50_000, seed=1)
     gap = await store.reserve(70_000)
@@ -88,7 +80,9 @@ async def test_holes_are_skipped_and_what_lies_behind_them_is_found(open_store, 
     assert sorted(key for _, key in store.blocks) == [b"a", b"b", b"c"]
 
 
-async def test_a_payload_that_looks_like_a_record_is_not_taken_for_one(open_store, small: NvmeConfig) -> None:
+async def test_a_payload_that_looks_like_a_record_is_not_taken_for_one(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await open_store()
     await store.put(b"real", 5000, seed=1)
     kept = store.blocks[NAMESPACE, b"real"]
@@ -104,7 +98,7 @@ async def test_a_payload_that_looks_like_a_record_is_not_taken_for_one(open_stor
     assert (await open_store()).blocks == {}
 
 
-async def test_records_of_an_earlier_generation_do_not_count(open_store, small: NvmeConfig) -> None:
+async def test_records_of_an_earlier_generation_do_not_count(open_store: OpenStore, small: NvmeConfig) -> None:
     store: SmallStore = await open_store()
     for i in range(7):
         await store.put(b"old%d" % i, MIB, seed=i)
@@ -119,7 +113,7 @@ async def test_records_of_an_earlier_generation_do_not_count(open_store, small: 
     assert {key for _, key in store.blocks} == {b"new0", b"new1", b"new2"}
 
 
-async def test_dropped_namespaces_stay_dropped(open_store, small: NvmeConfig) -> None:
+async def test_dropped_namespaces_stay_dropped(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     for number in (7, 8):
         await store.tier.save_namespace(number, b"%d" % number)
@@ -133,7 +127,7 @@ async def test_dropped_namespaces_stay_dropped(open_store, small: NvmeConfig) ->
     assert store.tier.highest_namespace == 8
 
 
-async def test_a_damaged_namespaces_file_is_made_anew_from_the_index(open_store, small: NvmeConfig) -> None:
+async def test_a_damaged_namespaces_file_is_made_anew_from_the_index(open_store: OpenStore, small: NvmeConfig) -> None:
     store = await open_store()
     await store.tier.save_namespace(8, b"eight")
     await store.close()
@@ -146,7 +140,9 @@ async def test_a_damaged_namespaces_file_is_made_anew_from_the_index(open_store,
     assert (await open_store()).tier.saved_namespaces() == {8: b"eight"}
 
 
-async def test_an_index_of_another_store_is_not_believed(open_store, small: NvmeConfig, tmp_path: Path) -> None:
+async def test_an_index_of_another_store_is_not_believed(
+    open_store: OpenStore, small: NvmeConfig, tmp_path: Path
+) -> None:
     other = await SmallStore().open(config(tmp_path / "other"))
     await other.put(b"foreign", 5000, seed=1)
     await other.close()
@@ -159,7 +155,9 @@ async def test_an_index_of_another_store_is_not_believed(open_store, small: Nvme
     assert list(store.blocks) == [(NAMESPACE, b"own")]
 
 
-async def test_entries_that_point_to_a_segment_that_is_gone_are_dropped(open_store, small: NvmeConfig) -> None:
+async def test_entries_that_point_to_a_segment_that_is_gone_are_dropped(
+    open_store: OpenStore, small: NvmeConfig
+) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
     path, _ = position(small, store.blocks[NAMESPACE, b"k"].extent)

@@ -2,9 +2,10 @@
 
 import asyncio
 import mmap
+from pathlib import Path
 
 import pytest
-from nvme_doubles import MIB, NAMESPACE, SmallStore, payload_of, read_behind, record_of
+from nvme_doubles import MIB, NAMESPACE, FaultyFiles, OpenStore, SmallStore, payload_of, read_behind, record_of
 
 from mooncask.errors import BadRequest, BlockTooLarge, ConfigError, CorruptBlock
 from mooncask.tiers.block import aligned
@@ -15,14 +16,14 @@ SIZES = [1, 4095, 4096, 4097, 100_000, 3 * MIB]
 
 
 @pytest.mark.parametrize("size", [0, *SIZES])
-async def test_a_committed_block_is_read_back_byte_for_byte(open_store, size: int) -> None:
+async def test_a_committed_block_is_read_back_byte_for_byte(open_store: OpenStore, size: int) -> None:
     store = await open_store()
     await store.put(b"k", size, seed=size)
     assert await store.get(b"k") == bytes(payload_of(size, size)[:size])
 
 
 async def test_a_record_is_one_header_page_and_the_padded_payload_right_behind_it(
-    open_store, small: NvmeConfig
+    open_store: OpenStore, small: NvmeConfig
 ) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
@@ -33,7 +34,7 @@ async def test_a_record_is_one_header_page_and_the_padded_payload_right_behind_i
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("shift", [0, 1, 512])
-async def test_payloads_need_be_neither_aligned_nor_padded(open_store, size: int, shift: int) -> None:
+async def test_payloads_need_be_neither_aligned_nor_padded(open_store: OpenStore, size: int, shift: int) -> None:
     store = await open_store()
     memory = memoryview(mmap.mmap(-1, aligned(size + shift) + 4096))
     memory[:] = b"\xee" * len(memory)
@@ -47,7 +48,7 @@ async def test_payloads_need_be_neither_aligned_nor_padded(open_store, size: int
     assert into == payload
 
 
-async def test_a_target_longer_than_the_block_is_left_alone_behind_its_padding(open_store) -> None:
+async def test_a_target_longer_than_the_block_is_left_alone_behind_its_padding(open_store: OpenStore) -> None:
     store = await open_store()
     record = await store.put(b"k", 5000, seed=1)
     into = memoryview(mmap.mmap(-1, 16384))
@@ -57,7 +58,7 @@ async def test_a_target_longer_than_the_block_is_left_alone_behind_its_padding(o
     assert into[8192:] == b"\xaa" * 8192
 
 
-async def test_committed_blocks_survive_a_restart_with_everything_known_of_them(open_store) -> None:
+async def test_committed_blocks_survive_a_restart_with_everything_known_of_them(open_store: OpenStore) -> None:
     store = await open_store()
     records = [await store.put(b"k%d" % i, 10_000 + i, seed=i) for i in range(20)]
     used = store.tier.used_bytes
@@ -70,7 +71,7 @@ async def test_committed_blocks_survive_a_restart_with_everything_known_of_them(
         assert await store.get(b"k%d" % i) == bytes(payload_of(i, 10_000 + i)[: 10_000 + i])
 
 
-async def test_deleted_blocks_stay_deleted_after_a_restart(open_store) -> None:
+async def test_deleted_blocks_stay_deleted_after_a_restart(open_store: OpenStore) -> None:
     store = await open_store()
     for i in range(4):
         await store.put(b"k%d" % i, 5000, seed=i)
@@ -80,7 +81,7 @@ async def test_deleted_blocks_stay_deleted_after_a_restart(open_store) -> None:
     assert sorted(store.tier.keys()) == [(NAMESPACE, b"k0"), (NAMESPACE, b"k2"), (NAMESPACE, b"k3")]
 
 
-async def test_an_evicted_block_is_listed_no_more_and_gone_after_a_clean_restart(open_store) -> None:
+async def test_an_evicted_block_is_listed_no_more_and_gone_after_a_clean_restart(open_store: OpenStore) -> None:
     store = await open_store()
     await store.put(b"a", 5000, seed=1)
     await store.put(b"b", 5000, seed=2)
@@ -93,7 +94,7 @@ async def test_an_evicted_block_is_listed_no_more_and_gone_after_a_clean_restart
     assert list(store.blocks) == [(NAMESPACE, b"b")]
 
 
-async def test_freeing_a_committed_extent_forgets_its_block_for_good(open_store) -> None:
+async def test_freeing_a_committed_extent_forgets_its_block_for_good(open_store: OpenStore) -> None:
     store = await open_store()
     await store.put(b"a", 5000, seed=1)
     await store.put(b"b", 5000, seed=2)
@@ -104,7 +105,7 @@ async def test_freeing_a_committed_extent_forgets_its_block_for_good(open_store)
     assert list(store.blocks) == [(NAMESPACE, b"b")]
 
 
-async def test_a_replaced_block_is_the_new_one_whatever_order_the_old_extent_is_freed_in(open_store) -> None:
+async def test_a_replaced_block_is_the_new_one_whatever_order_the_old_extent_is_freed_in(open_store: OpenStore) -> None:
     store = await open_store()
     await store.put(b"k", 5000, seed=1)
     await store.put(b"k", 6000, seed=2)
@@ -115,7 +116,7 @@ async def test_a_replaced_block_is_the_new_one_whatever_order_the_old_extent_is_
     assert store.tier.used_bytes == record_length(6000)
 
 
-async def test_a_delete_overtakes_the_write_it_deletes(open_store) -> None:
+async def test_a_delete_overtakes_the_write_it_deletes(open_store: OpenStore) -> None:
     store = await open_store()
     payload = payload_of(1, MIB)
     record = record_of(b"k", payload, MIB, store.next_sequence())
@@ -132,7 +133,7 @@ async def test_a_delete_overtakes_the_write_it_deletes(open_store) -> None:
     assert not store.blocks
 
 
-async def test_a_delete_spares_a_newer_copy(open_store) -> None:
+async def test_a_delete_spares_a_newer_copy(open_store: OpenStore) -> None:
     store = await open_store()
     old = await store.put(b"k", 5000, seed=1)
     await store.put(b"k", 6000, seed=2)
@@ -142,7 +143,7 @@ async def test_a_delete_spares_a_newer_copy(open_store) -> None:
     assert await store.get(b"k") == bytes(payload_of(2, 6000)[:6000])
 
 
-async def test_a_reservation_that_is_given_back_leaves_nothing(open_store) -> None:
+async def test_a_reservation_that_is_given_back_leaves_nothing(open_store: OpenStore) -> None:
     store = await open_store()
     extent = await store.reserve(5000)
     assert store.tier.used_bytes == record_length(5000)
@@ -151,7 +152,7 @@ async def test_a_reservation_that_is_given_back_leaves_nothing(open_store) -> No
     assert list(store.tier.keys()) == []
 
 
-async def test_many_commits_share_syncs(open_store, faulty_files) -> None:
+async def test_many_commits_share_syncs(open_store: OpenStore, faulty_files: FaultyFiles) -> None:
     store = await open_store(faulty_files)
     await store.put(b"first", 5000, seed=1)
     before = faulty_files.calls["fdatasync"]
@@ -160,7 +161,7 @@ async def test_many_commits_share_syncs(open_store, faulty_files) -> None:
     assert len(list(store.tier.keys())) == 33
 
 
-async def test_a_cancelled_commit_leaves_an_extent_to_free_and_no_block(open_store) -> None:
+async def test_a_cancelled_commit_leaves_an_extent_to_free_and_no_block(open_store: OpenStore) -> None:
     for turns in range(12):
         store = await open_store()
         payload = payload_of(1, MIB)
@@ -181,7 +182,7 @@ async def test_a_cancelled_commit_leaves_an_extent_to_free_and_no_block(open_sto
         await store.close()
 
 
-async def test_time_to_live_and_pins_survive_a_restart_and_a_move(open_store) -> None:
+async def test_time_to_live_and_pins_survive_a_restart_and_a_move(open_store: OpenStore) -> None:
     store = await open_store()
     record = await store.put(b"k", 5000, seed=1)
     await store.tier.put_meta(record, 1234.5, 2)
@@ -191,7 +192,7 @@ async def test_time_to_live_and_pins_survive_a_restart_and_a_move(open_store) ->
     assert (block.ttl_deadline, block.pins) == (1234.5, 2)
 
 
-async def test_meta_of_a_copy_that_is_gone_is_not_put_on_the_next_one(open_store) -> None:
+async def test_meta_of_a_copy_that_is_gone_is_not_put_on_the_next_one(open_store: OpenStore) -> None:
     store = await open_store()
     old = await store.put(b"k", 5000, seed=1)
     await store.put(b"k", 6000, seed=2)
@@ -200,7 +201,7 @@ async def test_meta_of_a_copy_that_is_gone_is_not_put_on_the_next_one(open_store
     assert (block.ttl_deadline, block.pins) == (0.0, 0)
 
 
-async def test_namespaces_come_back_and_a_dropped_one_takes_its_blocks_along(open_store) -> None:
+async def test_namespaces_come_back_and_a_dropped_one_takes_its_blocks_along(open_store: OpenStore) -> None:
     store = await open_store()
     await store.tier.save_namespace(7, b"seven")
     await store.tier.save_namespace(8, b"eight")
@@ -217,7 +218,7 @@ async def test_namespaces_come_back_and_a_dropped_one_takes_its_blocks_along(ope
     assert store.tier.highest_namespace == 8
 
 
-async def test_no_sequence_ever_used_is_above_the_next_start(open_store) -> None:
+async def test_no_sequence_ever_used_is_above_the_next_start(open_store: OpenStore) -> None:
     store = await open_store()
     store.sequence += 5 << 20  # blocks that were never written to this tier
     record = await store.put(b"k", 5000, seed=1)
@@ -226,7 +227,7 @@ async def test_no_sequence_ever_used_is_above_the_next_start(open_store) -> None
     assert store.tier.highest_sequence >= record.sequence
 
 
-async def test_a_block_that_fits_into_no_segment_is_refused_by_size(open_store) -> None:
+async def test_a_block_that_fits_into_no_segment_is_refused_by_size(open_store: OpenStore) -> None:
     store = await open_store()
     with pytest.raises(BlockTooLarge) as caught:
         store.tier.reserve(8 * MIB)
@@ -234,7 +235,7 @@ async def test_a_block_that_fits_into_no_segment_is_refused_by_size(open_store) 
     await store.put(b"k", store.tier.block_bytes_max, seed=1)
 
 
-async def test_a_key_longer_than_a_header_holds_is_refused(open_store) -> None:
+async def test_a_key_longer_than_a_header_holds_is_refused(open_store: OpenStore) -> None:
     store = await open_store()
     with pytest.raises(BadRequest, match="1024"):
         await store.put(b"k" * 1025, 10, seed=1)
@@ -242,7 +243,7 @@ async def test_a_key_longer_than_a_header_holds_is_refused(open_store) -> None:
     await store.put(b"k" * 1024, 10, seed=1)
 
 
-async def test_reading_what_is_not_there_is_corrupt_and_says_what_is(open_store) -> None:
+async def test_reading_what_is_not_there_is_corrupt_and_says_what_is(open_store: OpenStore) -> None:
     store = await open_store()
     record = await store.put(b"k", 5000, seed=1)
     extent = store.blocks[NAMESPACE, b"k"].extent
@@ -251,18 +252,18 @@ async def test_reading_what_is_not_there_is_corrupt_and_says_what_is(open_store)
         await store.tier.read(extent, other, memoryview(bytearray(5000)))
 
 
-def test_a_capacity_for_fewer_than_four_segments_is_refused_with_what_would_do(tmp_path) -> None:
+def test_a_capacity_for_fewer_than_four_segments_is_refused_with_what_would_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least"):
         NvmeConfig(tmp_path, 30 * MIB, 8 * MIB)
     assert NvmeConfig(tmp_path, 33 * MIB, 8 * MIB).layout().segments == 4
 
 
-def test_segments_of_a_small_tier_are_small(tmp_path) -> None:
+def test_segments_of_a_small_tier_are_small(tmp_path: Path) -> None:
     assert NvmeConfig(tmp_path, 100 << 30).layout().segment_bytes == 256 * MIB
     assert NvmeConfig(tmp_path, 2 << 30).layout().segment_bytes == 64 * MIB
 
 
-async def test_memory_for_headers_is_reused(open_store) -> None:
+async def test_memory_for_headers_is_reused(open_store: OpenStore) -> None:
     store: SmallStore = await open_store()
     for i in range(100):
         await store.put(b"k%d" % i, 100, seed=i)
