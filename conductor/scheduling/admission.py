@@ -8,6 +8,7 @@ A threshold of 1 is the natural reading of the paper's unpublished one. Of `clas
 the whole threshold, each lower one `reserve` less, so that under rising load the lowest is rejected first.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
@@ -88,7 +89,11 @@ class EarlyRejection:
 
 @dataclass(frozen=True, slots=True)
 class PredictedRejection:
-    """Early rejection on the decode pool as it will be when the prefill ends; every request decodes `decode_seconds`."""
+    """Early rejection on the decode pool as it will be when the prefill ends.
+
+    Every request is taken to decode for `decode_seconds`; with 0 for the mean of those that ended lately, or, before any
+    has, for ever.
+    """
 
     slo: Slo
     model: DecodeModel
@@ -109,8 +114,9 @@ class PredictedRejection:
     def predicted_tbt(self, facts: LoadFacts) -> float:
         """Step in seconds at the end of this prefill, all requests spread evenly over the decode nodes."""
         then = facts.now_seconds + facts.ttft_seconds
-        staying = list(_staying(facts.decoding, then, self.decode_seconds))
-        staying += _staying(facts.coming, then, self.decode_seconds)
+        lasting = self.decode_seconds or facts.decode_seconds or math.inf
+        staying = list(_staying(facts.decoding, then, lasting))
+        staying += _staying(facts.coming, then, lasting)
         batch = -(-(len(staying) + 1) // facts.decode_nodes)
         context = (sum(staying) + facts.context_tokens) / (len(staying) + 1)
         return self.model.seconds(batch, round(batch * context))

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from mooncask.conductor.scheduling.facts import DecodeFacts, Decoding
 
+DECODE_MEMORY = 200
+"""Requests over which the mean decode time is taken: enough to be steady, few enough to follow the load."""
+
 
 @dataclass(slots=True)
 class _Queue:
@@ -56,11 +59,17 @@ class DecodeBoard:
         self._coming_tokens = [0] * len(capacity_tokens)
         self._context_tokens = [0] * len(capacity_tokens)
         self._outputs, self._output_sum = 1, expected_output
+        self._decode_seconds: float | None = None
 
     @property
     def expected_output(self) -> int:
         """Mean output of the requests that ended; the start value counts as one of them."""
         return round(self._output_sum / self._outputs)
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """How long requests decode, a mean in which the last DECODE_MEMORY or so weigh; None until one has ended."""
+        return self._decode_seconds
 
     def promised(self, node: int, request: int, eta_seconds: float, context_tokens: int) -> None:
         self._coming[node][request] = Decoding(eta_seconds, context_tokens)
@@ -76,8 +85,11 @@ class DecodeBoard:
         self._decoding[node][request] = Decoding(now, context)
         self._context_tokens[node] += context
 
-    def finished(self, node: int, request: int, output_tokens: int) -> None:
-        self._context_tokens[node] -= self._decoding[node].pop(request).context_tokens
+    def finished(self, node: int, request: int, output_tokens: int, now: float) -> None:
+        done = self._decoding[node].pop(request)
+        self._context_tokens[node] -= done.context_tokens
+        seconds, before = now - done.start_seconds, self._decode_seconds
+        self._decode_seconds = seconds if before is None else before + (seconds - before) / DECODE_MEMORY
         self._outputs += 1
         self._output_sum += output_tokens
 

@@ -107,6 +107,7 @@ class Conductor:
             context_tokens=arrival.tokens,
             priority=arrival.priority,
             decode_nodes=len(decodes),
+            decode_seconds=self.decodes.decode_seconds,
             decoding=self.decodes.decoding(),
             coming=self.decodes.coming(),
         )

@@ -116,5 +116,7 @@ class LoadFacts:
     context_tokens: int
     priority: int = 0
     decode_nodes: int = 1
+    decode_seconds: float | None = None
+    """How long requests decoded lately; None while nobody knows."""
     decoding: Sequence[Decoding] = field(default=())
     coming: Sequence[Decoding] = field(default=())

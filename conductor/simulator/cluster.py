@@ -79,8 +79,8 @@ class Scheduling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     priority_reserve: Annotated[float, Meta(ge=0, le=1)] = 0.1
     decode_recheck: bool = True
     """Whether the decode node may still reject after the prefill (always so under `baseline`)."""
-    decode_seconds: Seconds = 12.0
-    """t_d of predicted rejection: mean output times mean TBT."""
+    decode_seconds: Annotated[float, Meta(ge=0)] = 0.0
+    """t_d of predicted rejection; 0 takes the mean of the requests that ended lately."""
 
 
 class Prefill(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

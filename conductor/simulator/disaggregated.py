@@ -224,7 +224,7 @@ class DisaggregatedCluster:
             outcome.ttft += float(gaps[0])
             gaps = gaps[1:]
         outcome.record_gaps(gaps)
-        self.conductor.decodes.finished(outcome.decode_node, sequence.request, outcome.output_tokens)
+        self.conductor.decodes.finished(outcome.decode_node, sequence.request, outcome.output_tokens, self.events.now)
         self._complete(sequence.request)
 
     def _stepped(self, batch: int, context_tokens: int, seconds: float) -> None:

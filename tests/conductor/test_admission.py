@@ -60,6 +60,23 @@ def test_prediction_looks_at_who_will_be_decoding_when_the_prefill_ends() -> Non
     assert policy("predicted").at_arrival(facts(coming=joins_later)) is None
 
 
+def test_prediction_can_take_the_time_that_others_decoded_lately() -> None:
+    admission, started = policy("predicted", decode_seconds=0.0), [Decoding(-9.5, 1000)] * 200
+    assert admission.at_arrival(facts(decoding=started)) is Reason.TBT
+    assert admission.at_arrival(facts(decoding=started, decode_seconds=10.0)) is None
+    assert admission.at_arrival(facts(decoding=started, decode_seconds=11.0)) is Reason.TBT
+
+
+def test_the_board_learns_how_long_requests_decode() -> None:
+    board = DecodeBoard([10**6])
+    assert board.decode_seconds is None
+    for number in range(2000):
+        board.promised(0, number, 0.0, 10)
+        board.joined(0, number, float(number))
+        board.finished(0, number, 100, number + (5.0 if number < 1000 else 8.0))
+    assert board.decode_seconds == pytest.approx(8.0, abs=0.1)
+
+
 def test_prediction_spreads_requests_over_the_nodes() -> None:
     coming = [Decoding(0.5, 1000)] * 79
     assert policy("predicted").at_arrival(facts(coming=coming)) is Reason.TBT
@@ -119,11 +136,11 @@ def test_the_decode_books_are_empty_when_everybody_has_left(moves: list[int], se
             decoding[request] = node
         elif decoding:
             request, node = decoding.popitem()
-            board.finished(node, request, 7)
+            board.finished(node, request, 7, 3.0)
     for request, node in coming.items():
         board.withdrawn(node, request)
     for request, node in decoding.items():
-        board.finished(node, request, 7)
+        board.finished(node, request, 7, 3.0)
     for node_facts in board.facts():
         assert (node_facts.requests, node_facts.context_tokens) == (0, 0)
         assert (node_facts.coming_requests, node_facts.coming_tokens) == (0, 0)
