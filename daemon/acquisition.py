@@ -6,8 +6,7 @@ was already its own) but abandoned, and what they still bring is dropped on arri
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,6 +22,9 @@ log = logging.getLogger(__name__)
 
 FETCHES_MAX = 32
 """Loads of one Acquire under way at a time: enough for the disk, and others come in between."""
+
+
+STARTS_MAX = 128
 
 
 class Found(NamedTuple):
@@ -54,44 +56,65 @@ class Acquisition:
     abandoned: bool = False
     _waiters: set[Waiter] = field(default_factory=set)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_MAX))
+    _arrived: list[Arrived] = field(default_factory=list)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def run(self, missing: Iterable[int], on_arrival: Callable[[list[Arrived]], None]) -> None:
+    async def run(self, missing: Sequence[int], on_arrival: Callable[[list[Arrived]], None]) -> None:
         """Calls `on_arrival` with what came together; items it was not called for are misses."""
-        tasks = {asyncio.create_task(self._bring_checked(index)) for index in missing}
+        undecided = len(missing)
         try:
-            while tasks and not self.abandoned:
-                left = self.deadline - time.monotonic()
-                done, tasks = await asyncio.wait(tasks, timeout=max(0.0, left), return_when=asyncio.FIRST_COMPLETED)
-                if not done:
-                    return
-                self._deliver([task.result() for task in done], on_arrival)
+            await self._start(missing)
+            async with asyncio.timeout_at(self.deadline):
+                while undecided and not self.abandoned:
+                    await self._changed.wait()
+                    self._changed.clear()
+                    arrived, self._arrived = self._arrived, []
+                    undecided -= len(arrived)
+                    self._deliver(arrived, on_arrival)
+        except TimeoutError:
+            pass  # what is not decided is missed
         finally:
             self.abandon()
-            for task in tasks:
-                self.service.stragglers.add(task)
-                task.add_done_callback(self._drop_result)
 
     def abandon(self) -> None:
         """Nobody wants the answer any more."""
         self.abandoned = True
+        self._changed.set()
         for waiter in self._waiters:
             waiter.wake(published=False)
+        self._drop(self._arrived)
+        self._arrived = []
+
+    async def _start(self, missing: Sequence[int]) -> None:
+        """A task an item, begun some at a time: the loop runs all that is ready before it looks for I/O again."""
+        for first in range(0, len(missing), STARTS_MAX):
+            for index in missing[first : first + STARTS_MAX]:
+                task = asyncio.create_task(self._bring_checked(index))
+                self.service.loads.add(task)
+                task.add_done_callback(self._task_done)
+            await asyncio.sleep(0)
+
+    def _task_done(self, task: "asyncio.Task[Arrived]") -> None:
+        self.service.loads.discard(task)
+        if task.cancelled():
+            return
+        arrived = [task.result()]
+        if self.abandoned:
+            self._drop(arrived)
+        else:
+            self._arrived += arrived
+            self._changed.set()
 
     def _deliver(self, arrived: list[Arrived], on_arrival: Callable[[list[Arrived]], None]) -> None:
-        if not self.abandoned:
+        if self.abandoned:
+            self._drop(arrived)
+        elif arrived:
             on_arrival(arrived)
-            return
+
+    def _drop(self, arrived: list[Arrived]) -> None:
         for item in arrived:
-            self._drop(item)
-
-    def _drop_result(self, task: "asyncio.Task[Arrived]") -> None:
-        self.service.stragglers.discard(task)
-        if not task.cancelled() and task.exception() is None:
-            self._drop(task.result())
-
-    def _drop(self, item: Arrived) -> None:
-        if item.found is not None:
-            self.service.store.drop(item.found.extent)
+            if item.found is not None:
+                self.service.store.drop(item.found.extent)
 
     # --- one item ---
 
@@ -102,7 +125,10 @@ class Acquisition:
         except MooncaskError as error:
             self.service.counters["acquire_faults"] += 1
             log.warning("acquire: %s", error.message)
-            return Arrived(index, None)
+        except Exception:
+            self.service.counters["acquire_faults"] += 1
+            log.exception("acquire failed by a fault of this daemon")
+        return Arrived(index, None)
 
     async def _bring(self, index: int) -> Found | None:
         key = self.keys[index]

@@ -80,10 +80,14 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._unread = True
+        if self.session is not None:
+            self.session.congested = True
         self._regulate()
 
     def resume_writing(self) -> None:
         self._unread = False
+        if self.session is not None:
+            self.session.congested = False
         self._regulate()
         self._work_off()
 
@@ -105,21 +109,16 @@ class Connection(asyncio.Protocol):
             stop = start + header + length
             if len(buffer) < stop:
                 break
-            with memoryview(buffer) as whole, whole[start + header : stop] as body:
-                request = self._decode(body)
-            if request is None:
+            try:
+                with memoryview(buffer) as whole, whole[start + header : stop] as body:
+                    request = self._decoder.decode(body)
+            except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is no UTF-8
+                self._malformed(f"not a request: {error}")
                 return
             self._handle(request)
             start = stop
         del buffer[:start]
         self._regulate()
-
-    def _decode(self, body: memoryview) -> Any:
-        try:
-            return self._decoder.decode(body)
-        except (msgspec.MsgspecError, ValueError) as error:
-            self._malformed(f"not a request: {error}")
-            return None
 
     def _handle(self, request: Any) -> None:
         handler = self._handlers.get(type(request))

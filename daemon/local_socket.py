@@ -202,7 +202,7 @@ class LocalSocket:
             descriptors=names,
             staging_bytes=session.staging.area.capacity_bytes if session.staging else 0,
             resumed=resumed,
-            block_bytes_max=self._service.store.config.block_bytes_max,
+            block_bytes_max=self._service.block_bytes_max,
             batch_max=self._config.limits.batch_max,
             lease_ms_max=int(self._config.limits.lease_max * 1000),
             hbm_device=hbm.device if hbm is not None and shares else "",

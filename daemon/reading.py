@@ -11,6 +11,7 @@ from mooncask.daemon.acquisition import Acquisition, Arrived, wrong_copies
 from mooncask.daemon.arrivals import Layers
 from mooncask.daemon.session import Session, check_columns
 from mooncask.daemon.status import block_stat
+from mooncask.daemon.windowed import windowed
 from mooncask.errors import Busy, DeadlineExceeded, NoSuchBlock
 from mooncask.tiers.block import Extent, TierName
 from mooncask.tiers.namespace import Namespace
@@ -91,26 +92,21 @@ class Reading:
         """Blocks that are here and right, in the order asked; None for those that are not, wrong ones quarantined now."""
         limits = self._service.config.limits
         deadline = self._session.deadline(request.deadline_ms, limits.acquire_deadline_max)
-        slots = asyncio.Semaphore(VERIFIES_MAX)
 
         async def checked(key: bytes) -> wire.BlockStat | None:
-            async with slots:
+            try:
                 right = key in namespace.index and await self._service.store.verify(namespace, key)
+            except NoSuchBlock:  # deleted meanwhile
+                return None
             info = self._service.store.info(namespace, key) if right else None
             return block_stat(info) if info else None
 
-        async def checked_or_gone(key: bytes) -> wire.BlockStat | None:
-            try:
-                return await checked(key)
-            except NoSuchBlock:  # deleted meanwhile
-                return None
-
         try:
             async with asyncio.timeout_at(deadline):
-                found = await asyncio.gather(*map(checked_or_gone, request.keys))
+                found = await windowed(request.keys, checked, VERIFIES_MAX)
         except TimeoutError as error:
             raise DeadlineExceeded(f"verify of {len(request.keys)} blocks", request.deadline_ms / 1000) from error
-        return wire.Blocks(request.id, list(found))
+        return wire.Blocks(request.id, found)
 
     def _check_room_for(self, count: int) -> None:
         held = self._leases.count(self._token)
@@ -217,7 +213,7 @@ class _Pending:
         self._session.send(self.reply([i for i, _ in found], [p.extent for _, p in found], tiers, missed, more=True))
 
     def _progress(self, index: int, layers: Layers) -> None:
-        if not self._session.closed:
+        if not self._session.closed and not self._session.congested:
             self._session.send(wire.Progress(self._request.id, index, layers.done, layers.total))
 
     def _offer(self) -> bytes:

@@ -19,7 +19,8 @@ from mooncask.daemon.config import Config
 from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.waiter import Waiter
-from mooncask.errors import BadRequest, Busy, MooncaskError, QuotaExceeded
+from mooncask.daemon.windowed import windowed
+from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, QuotaExceeded
 from mooncask.tiers.block import Extent, WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Match, PutRequest, Reservation
@@ -27,7 +28,7 @@ from mooncask.tiers.store import Store
 
 log = logging.getLogger(__name__)
 
-STRAGGLER_SECONDS = 5.0
+LOADS_SECONDS = 5.0
 PROMISES_MAX = 1 << 18
 """Keys that may be announced at a time by all clients together."""
 
@@ -63,6 +64,7 @@ class Service:
         self.store = store
         self.config = config
         self.door = NamespaceDoor(store, config)
+        self.block_bytes_max = _block_bytes_max(store)
         self.arrivals: Arrivals[Waiter] = Arrivals()
         self.ids = Ids(secrets.randbits(62) + 1)
         self.counters: Counter[str] = Counter()
@@ -73,8 +75,8 @@ class Service:
         self.started_seconds = time.monotonic()
         self.ready = False
         """Whether requests are served: set when the listeners are up, reset when the daemon begins to stop."""
-        self.stragglers: set[asyncio.Task[Any]] = set()
-        """Loads that nobody waits for any more; what they bring is dropped."""
+        self.loads: set[asyncio.Task[Any]] = set()
+        """Loads under way, also those that nobody waits for any more: what they bring is dropped."""
         self._expiry: asyncio.TimerHandle | None = None
 
     # --- looking ---
@@ -93,6 +95,9 @@ class Service:
         self, namespace: Namespace, requests: Sequence[PutRequest], deadline: float, layers: int = 0
     ) -> list[Writing | None]:
         """Places for all `requests` or none; None where the store has the block. Raises QuotaExceeded at once."""
+        for request in requests:
+            if request.size > self.block_bytes_max:
+                raise BlockTooLarge(request.size, self.block_bytes_max)
         tenant = namespace.spec.tenant
         asked = self._asked_bytes(namespace, requests)
         self._check_quota(tenant, asked)
@@ -184,8 +189,8 @@ class Service:
         """Before the store is closed: no load may end after that."""
         if self._expiry is not None:
             self._expiry.cancel()
-        if self.stragglers:
-            await asyncio.wait(set(self.stragglers), timeout=STRAGGLER_SECONDS)
+        if self.loads:
+            await asyncio.wait(set(self.loads), timeout=LOADS_SECONDS)
 
     def _schedule_expiry(self) -> None:
         if self._expiry is not None:
@@ -222,30 +227,37 @@ class Service:
     async def pin_all(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
         """Pins those that are here: all of them or, when the limit stops it, none."""
         pinned: list[bytes] = []
+
+        async def pin(key: bytes) -> None:
+            if key in namespace.index:
+                await self.store.pin(namespace, key)
+                pinned.append(key)
+
         try:
-            for key in keys:
-                if key in namespace.index:
-                    await self.store.pin(namespace, key)
-                    pinned.append(key)
+            await windowed(keys, pin)
         except MooncaskError:
-            for key in pinned:
-                if key in namespace.index:
-                    await self.store.unpin(namespace, key)
+            await self.unpin_all(namespace, pinned)
             raise
         return len(pinned)
 
     async def unpin_all(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
-        done = 0
-        for key in keys:
-            if key in namespace.index:
+        async def unpin(key: bytes) -> bool:
+            if here := key in namespace.index:
                 await self.store.unpin(namespace, key)
-                done += 1
-        return done
+            return here
+
+        return sum(await windowed(keys, unpin))
 
     async def set_ttl_all(self, namespace: Namespace, keys: Sequence[bytes], seconds: float | None) -> int:
-        done = 0
-        for key in keys:
-            if key in namespace.index:
+        async def set_ttl(key: bytes) -> bool:
+            if here := key in namespace.index:
                 await self.store.set_ttl(namespace, key, seconds)
-                done += 1
-        return done
+            return here
+
+        return sum(await windowed(keys, set_ttl))
+
+
+def _block_bytes_max(store: Store) -> int:
+    """What was configured, or less where an older data folder has smaller segments."""
+    configured = store.config.block_bytes_max
+    return configured if store.nvme is None else min(configured, store.nvme.block_bytes_max)

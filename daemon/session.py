@@ -79,6 +79,8 @@ class Session:
     staging: Staging | None
     hint: Hint
     closed: bool = False
+    congested: bool = False
+    """The client does not read its replies: what it need not know is not sent."""
     namespaces: dict[int, Namespace] = field(default_factory=dict)
     writings: dict[int, Writing] = field(default_factory=dict)
     acquisitions: set[Acquisition] = field(default_factory=set)

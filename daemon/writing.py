@@ -1,6 +1,5 @@
 """Expect, Reserve, Advance, Commit and Abort of one connection."""
 
-import asyncio
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from mooncask.client import wire
 from mooncask.client.wire import CommitState
 from mooncask.daemon.service import Writing
 from mooncask.daemon.session import Session, check_columns, optional_column
+from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, MooncaskError, UnknownReservation, error_data
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest
@@ -24,6 +24,15 @@ class _Outcome:
 
     state: CommitState
     error: MooncaskError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One block of a Commit; `source` is where an untrusted writer has put it."""
+
+    writing: Writing
+    digest: bytes
+    source: memoryview | None
 
 
 class WritingRequests:
@@ -123,15 +132,14 @@ class WritingRequests:
             del session.writings[writing.id]
         deadline = session.deadline(request.deadline_ms, self._service.config.limits.reserve_deadline_max)
         # The staged bytes are taken now: the connection, and its staging area with it, may be gone before a task runs.
-        sources = map(self._staged, writings)
         items = [
-            self._commit_one(writing, digest, source, request.durable, deadline)
-            for writing, digest, source in zip(writings, digests, sources, strict=True)
+            _Item(writing, digest, self._staged(writing)) for writing, digest in zip(writings, digests, strict=True)
         ]
-        return self._commit_all(request, items)
+        return self._commit_all(request, items, deadline)
 
-    async def _commit_all(self, request: wire.Commit, items: list[Coroutine[Any, Any, _Outcome]]) -> wire.Message:
-        outcomes = await asyncio.gather(*items)
+    async def _commit_all(self, request: wire.Commit, items: list[_Item], deadline: float) -> wire.Message:
+        states = await windowed(items, self._publish)
+        outcomes = await self._made_durable(items, states, deadline) if request.durable else states
         failures = [
             wire.Failure(i, type(outcome.error).__name__, outcome.error.message, error_data(outcome.error))
             for i, outcome in enumerate(outcomes)
@@ -139,23 +147,30 @@ class WritingRequests:
         ]
         return wire.Committed(request.id, bytes(outcome.state for outcome in outcomes), failures)
 
-    async def _commit_one(
-        self, writing: Writing, digest: bytes, source: memoryview | None, durable: bool, deadline: float
-    ) -> _Outcome:
+    async def _publish(self, item: _Item) -> _Outcome:
         try:
-            state = await self._service.commit(writing, digest, source)
+            return _Outcome(await self._service.commit(item.writing, item.digest, item.source))
         except MooncaskError as error:
             return _Outcome(CommitState.FAILED, error)
         finally:
             if not self._session.closed:
-                self._session.unstage(writing)
-        if not durable:
-            return _Outcome(state)
-        try:
-            await self._service.durable(writing.reservation.namespace, writing.reservation.request.key, deadline)
-        except MooncaskError as error:
-            return _Outcome(state, error)
-        return _Outcome(CommitState.DURABLE if state is CommitState.PUBLISHED else state)
+                self._session.unstage(item.writing)
+
+    async def _made_durable(self, items: list[_Item], states: list[_Outcome], deadline: float) -> list[_Outcome]:
+        """All at once, so that they reach the disk in the same batches."""
+
+        async def durable(pair: tuple[_Item, _Outcome]) -> _Outcome:
+            item, outcome = pair
+            if outcome.error is not None:
+                return outcome
+            reservation = item.writing.reservation
+            try:
+                await self._service.durable(reservation.namespace, reservation.request.key, deadline)
+            except MooncaskError as error:
+                return _Outcome(outcome.state, error)
+            return _Outcome(CommitState.DURABLE if outcome.state is CommitState.PUBLISHED else outcome.state)
+
+        return await windowed(list(zip(items, states, strict=True)), durable, at_a_time=len(items))
 
     def _staged(self, writing: Writing) -> memoryview | None:
         if writing.staging_offset < 0:

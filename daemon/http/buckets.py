@@ -1,9 +1,11 @@
 """ListBuckets, CreateBucket, HeadBucket, DeleteBucket and ListObjectsV2. A bucket is a namespace."""
 
+import asyncio
+
 from aiohttp import web
 
 from mooncask.client import wire
-from mooncask.daemon.http.listing import list_page, parse_list_request
+from mooncask.daemon.http.listing import Lister, parse_list_request
 from mooncask.daemon.http.s3_xml import buckets_document, listing_document
 from mooncask.daemon.service import Service
 from mooncask.errors import BadRequest
@@ -39,7 +41,11 @@ class Buckets:
         if encoding not in ("", "url"):
             raise BadRequest(f'encoding-type = "{encoding[:20]}": url is the only one')
         asked = parse_list_request(request.query, hex_keys=namespace.spec.kind == "kv")
-        page = list_page(lambda *where: self._service.store.list_blocks(namespace, *where), asked)
+        lister = Lister(lambda *where: self._service.store.list_blocks(namespace, *where), asked)
+        complete = lister.step()
+        while not complete:
+            await asyncio.sleep(0)  # what comes or goes meanwhile is listed or not, as in any listing of a live bucket
+            complete = lister.step()
         token = request.query.get("continuation-token", "")
-        document = listing_document(namespace, asked, page, token, url_encoded=encoding == "url")
+        document = listing_document(namespace, asked, lister.page, token, url_encoded=encoding == "url")
         return web.Response(body=document, content_type=XML)

@@ -9,7 +9,8 @@ from mooncask.errors import BadRequest
 from mooncask.tiers.requests import BlockInfo
 
 KEYS_MAX = 1000
-PAGE = 1000
+STEP = 128
+"""Blocks that are read in one step: about 1 ms."""
 PAST = b"\xff"
 """Sorts behind everything that can follow in a UTF-8 key."""
 
@@ -52,26 +53,38 @@ def parse_list_request(query: Mapping[str, str], hex_keys: bool) -> ListRequest:
     )
 
 
-def list_page(read_on: ReadOn, request: ListRequest) -> Page:
-    """Keys and common prefixes together are at most `keys_max`. Reading goes on behind a common prefix, not through it."""
-    page, after = Page(), request.after
-    while True:
-        blocks = read_on(request.prefix, after, PAGE)
+class Lister:
+    """Fills one page. Keys and common prefixes together are at most `keys_max`; reading goes on behind a common prefix, not
+    through it. `step` reads a little; whoever calls it lets others have their turn in between."""
+
+    def __init__(self, read_on: ReadOn, request: ListRequest) -> None:
+        self.page = Page()
+        self._read_on = read_on
+        self._request = request
+        self._after = request.after
+
+    def step(self) -> bool:
+        """Whether the page is complete."""
+        if not self._request.keys_max:
+            return True
+        blocks = self._read_on(self._request.prefix, self._after, STEP)
         for block in blocks:
-            if block.key <= after:
-                continue  # lies within a common prefix that was listed meanwhile
-            if len(page) >= request.keys_max:
-                page.next_after = after if request.keys_max else b""
-                return page
-            common = _common_prefix(block.key, request)
-            if common:
-                page.common_prefixes.append(common)
-                after = common + PAST
-            else:
-                page.blocks.append(block)
-                after = block.key
-        if len(blocks) < PAGE:
-            return page
+            if block.key <= self._after:
+                continue  # lies within the common prefix that was listed last
+            if len(self.page) >= self._request.keys_max:
+                self.page.next_after = self._after
+                return True
+            self._add(block)
+        return len(blocks) < STEP
+
+    def _add(self, block: BlockInfo) -> None:
+        common = _common_prefix(block.key, self._request)
+        if common:
+            self.page.common_prefixes.append(common)
+            self._after = common + PAST
+        else:
+            self.page.blocks.append(block)
+            self._after = block.key
 
 
 def token_of(after: bytes) -> str:

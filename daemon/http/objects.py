@@ -154,7 +154,7 @@ class Objects:
         size = request.content_length
         if size is None:
             raise Refused(411, "MissingContentLength", "a PUT needs Content-Length")
-        size_max = self._service.store.config.block_bytes_max
+        size_max = self._service.block_bytes_max
         if size > size_max:
             raise BlockTooLarge(size, size_max)
         return size
