@@ -494,7 +494,9 @@ async def test_every_error_of_the_tree_is_translated(cls: type[MooncaskError], m
         assert (await http.ask("HEAD", "/photos/k"))[:2] == (cls.http_status, b"")
 
 
-async def test_a_fault_of_the_daemon_says_nothing_of_its_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fault_of_the_daemon_says_nothing_of_its_inside(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running_http() as http:
 
         def fail(*_: object) -> None:
@@ -503,3 +505,5 @@ async def test_a_fault_of_the_daemon_says_nothing_of_its_inside(monkeypatch: pyt
         monkeypatch.setattr(http.daemon.service.door, "find", fail)
         status, body, _ = await http.ask("GET", "/photos/k")
         assert status == 500 and b"secret" not in body and b"InternalError" in body
+        assert "secret detail" in caplog.text, "the log has it"
+        caplog.clear()
