@@ -19,7 +19,7 @@ help:
 	@echo "make test-all    every test, what CI runs"
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills"
-	@echo "make bench       measure the store beside its limits (build/bench.json)"
+	@echo "make bench       measure the store beside its limits (build/bench.json, .md)"
 	@echo "make papers      the papers' figures from the public traces (docs/papers)"
 	@echo "make test-deps   Debian packages that some tests want; as root only"
 	@echo "make clean       remove .venv, build and caches"
@@ -63,7 +63,7 @@ torture: $(STAMP) test-deps
 
 bench: $(STAMP)
 	@mkdir -p build
-	@$(BIN)/mooncask bench store --json build/bench.json
+	@$(BIN)/mooncask bench store --json build/bench.json --markdown build/bench.md
 
 papers: $(STAMP)
 	@$(BIN)/python -m mooncask.conductor.papers

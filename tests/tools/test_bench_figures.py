@@ -18,6 +18,7 @@ from mooncask.tools.bench.plan import FULL, QUICK, BlockPlan, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Fact, Findings, Measure, Skipped, beside, measured
 from mooncask.tools.bench.samples import Samples, percentile, take_turns
+from mooncask.tools.bench.summary import summary
 from mooncask.tools.bench.targets import (
     GET_COPY,
     GET_IN_PLACE,
@@ -128,6 +129,17 @@ def test_a_plan_whose_working_set_is_too_large_is_refused() -> None:
                    match_rounds=0)  # fmt: skip
 
 
+def test_the_summary_shows_each_measure_beside_its_limit_and_marks_what_was_missed() -> None:
+    limit = measured("limit", "memcpy", Samples([1.0]), 2 * MIB, 32)
+    ours = judge_measure(beside(measured("mooncask", GET_COPY, Samples([2.0]), 2 * MIB, 32), limit))
+    peer = measured("redis", "put", Samples([4.0]), 2 * MIB, 32)
+    facts = [judge_fact(Fact(MEMORY_EMPTY, 70.0, "MB"))]
+    text = summary(document(Findings([ours, limit, peer], facts), "mooncask bench store", "0"))
+    assert "| get into a private buffer | 0.03 GB/s | memcpy: 0.07 GB/s | 0.50 | ≥ 0.85 of memcpy: **missed** |" in text
+    assert "| put | | redis: 0.02 GB/s | | |" in text
+    assert "| 70 MB | | | ≤ 100 MB: met |" in text
+
+
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
@@ -147,6 +159,14 @@ def test_the_copy_limits_copy_every_byte() -> None:
     copies = Copies(source, private, shared, 64 * KIB, 16)
     assert copies.private(0)[COPY] > 0 and copies.shared(0)[COPY_SHARED] > 0
     assert np.array_equal(source, private) and np.array_equal(source, shared)
+
+
+def test_the_copy_limits_touch_other_memory_than_the_store_does_in_the_same_round() -> None:
+    memory = [private_memory(8 * 64 * KIB, seed) for seed in (1, 2)]
+    shared = shared_memory(8 * 64 * KIB)
+    Copies(memory[0], memory[1], shared, 64 * KIB, 1).private(0)
+    assert np.array_equal(memory[1][4 * 64 * KIB :][: 64 * KIB], memory[0][4 * 64 * KIB :][: 64 * KIB])
+    assert not np.array_equal(memory[1][: 64 * KIB], memory[0][: 64 * KIB])
 
 
 def test_the_plain_file_is_written_and_removed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
 from mooncask.tools.bench.run import free_bytes, run
+from mooncask.tools.bench.summary import summary
 from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
@@ -37,6 +38,9 @@ def store(
     quick: Annotated[
         bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
     ] = False,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Write the main figures as a Markdown table to this file.", metavar="FILE")
+    ] = None,
     peers: Annotated[bool, typer.Option(help="Also measure Mooncake Store and Valkey or Redis, if installed.")] = False,
 ) -> None:
     """Measure every way in and out of the store beside memcpy, a plain file and a bare socket, with a daemon of its own.
@@ -55,9 +59,11 @@ def store(
     if not places.direct:
         findings.skipped.append(Skipped("O_DIRECT", f"{data} refuses it; NVMe figures are those of the page cache"))
     print_findings(console(), findings)
+    found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
     if json_file is not None:
-        found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
         json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    if markdown is not None:
+        markdown.write_text(summary(found) + "\n")
 
 
 def _data_folder(nvme: Path | None, default: str) -> tempfile.TemporaryDirectory[str]:
