@@ -14,7 +14,7 @@ from rich.table import Table
 from mooncask.conductor.papers.figures import FIGURES, find_figure
 from mooncask.conductor.papers.report import Figure, Inputs, as_markdown, number
 from mooncask.conductor.papers.traces import LocalTraces
-from mooncask.conductor.simulator.plots import draw, require_matplotlib
+from mooncask.conductor.simulator.plots import draw, prepare_folder
 
 PREAMBLE = """# The papers' numbers
 
@@ -39,7 +39,7 @@ def paper_command(
     """Reproduce a figure of the papers: ours, the published value, the ratio, and an honest word."""
     _, make = find_figure(figure)
     if out is not None:
-        require_matplotlib()
+        prepare_folder(out, "--out")
     made = make(LocalTraces(trace))
     if out is not None:
         write_plots(out, made)
@@ -48,8 +48,7 @@ def paper_command(
 
 def write_page(folder: Path, inputs: Inputs, names: Iterable[str], say: Callable[[str], None]) -> Path:
     """All figures into `folder`: README.md and a PNG a plot. The page is replaced at once, when all are made."""
-    require_matplotlib()
-    folder.mkdir(parents=True, exist_ok=True)
+    prepare_folder(folder, "folder")
     sections = [PREAMBLE]
     for name in names:
         began = time.process_time()
@@ -66,7 +65,6 @@ def write_page(folder: Path, inputs: Inputs, names: Iterable[str], say: Callable
 
 
 def write_plots(folder: Path, figure: Figure) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for plot in figure.plots:
         path = folder / f"{plot.name}.png"
         draw(path, plot.curves, plot.x_label, plot.y_label, logarithmic=plot.logarithmic)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from mooncask.conductor.simulator.cluster import load_cluster
 from mooncask.conductor.simulator.outcome import Simulation
-from mooncask.conductor.simulator.plots import draw_simulation, require_matplotlib
+from mooncask.conductor.simulator.plots import draw_simulation, prepare_folder
 from mooncask.conductor.simulator.simulate import Progress, simulate
 from mooncask.conductor.traces.jsonl import read_trace
 from mooncask.errors import BadArgument
@@ -37,7 +37,7 @@ def simulate_command(
         raise BadArgument("--speed", str(speed), "above 0")
     description, requests = load_cluster(cluster), list(read_trace(trace))
     if out is not None:
-        require_matplotlib()
+        prepare_folder(out, "--out")
     with _progress(len(requests), not as_json) as advance:
         result = simulate(description, requests, speed=speed, progress=advance)
     if out is not None:

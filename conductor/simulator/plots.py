@@ -25,6 +25,15 @@ def require_matplotlib() -> None:
     _figure_class()
 
 
+def prepare_folder(folder: Path, option: str) -> None:
+    """Make the folder for results before the work whose results it takes; raises BadArgument if that can't be."""
+    require_matplotlib()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise BadArgument(option, str(folder), f"a folder that can be made: {exc.strerror}") from exc
+
+
 def draw(path: Path, curves: Sequence[Drawable], x_label: str, y_label: str, *, logarithmic: bool = False) -> None:
     """Write one plot of lines; a failure leaves no file."""
     figure = _figure_class()(figsize=(6.4, 4.0), layout="constrained")
@@ -42,8 +51,7 @@ def draw(path: Path, curves: Sequence[Drawable], x_label: str, y_label: str, *, 
 
 
 def draw_simulation(folder: Path, result: Simulation) -> list[Path]:
-    """CDFs of TTFT and TBT, load over time, replicas of hot keys, rejected requests by reason; returns the files."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """CDFs of TTFT and TBT, load over time, replicas of hot keys, rejected requests by reason; returns the files. `folder` exists."""
     figures = {"ttft": _cdf(result, "ttft", "TTFT s"), "tbt": _cdf(result, f"tbt_{_metric(result)}", "TBT s")}
     figures |= {"load": _load(result), "replicas": _replicas(result), "rejected": _rejected(result)}
     paths = []

@@ -79,18 +79,20 @@ def run(tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("trouble", ["cluster", "trace", "speed"])
+@pytest.mark.parametrize("trouble", ["cluster", "trace", "speed", "out"])
 def test_the_command_ends_with_status_2_and_writes_nothing(tmp_path: Path, trouble: str) -> None:
     cluster, trace, out = tmp_path / "c.toml", tmp_path / "t.jsonl", tmp_path / "out"
     cluster.write_text(GOOD if trouble != "cluster" else GOOD + "[slo]\ntbt_seconds = 0")
     write_trace(trace, chats(5, 1))
     if trouble == "trace":
         trace.write_text('{"timestamp": 5}\n')
+    if trouble == "out":
+        out.write_text("a file")
     speed = "0" if trouble == "speed" else "1"
     done = run(tmp_path, "simulate", str(cluster), str(trace), "--speed", speed, "--out", str(out))
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
-    assert not out.exists() and not done.stdout
+    assert not out.is_dir() and not done.stdout
 
 
 def test_a_right_cluster_and_trace_give_json_and_plots(tmp_path: Path) -> None:
