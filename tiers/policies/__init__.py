@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from mooncask.errors import ConfigError
 from mooncask.tiers.policies.arc import ARC
 from mooncask.tiers.policies.fifo import FIFO
+from mooncask.tiers.policies.foresight import Foresight
 from mooncask.tiers.policies.lfu import LFU
 from mooncask.tiers.policies.lru import LRU
 from mooncask.tiers.policies.policy import EvictionPolicy
@@ -21,6 +22,7 @@ _MAKERS: dict[str, Callable[[int], EvictionPolicy]] = {
     "2q": TwoQ,
     "arc": ARC,
     "sieve": lambda capacity: Sieve(),
+    "foresight": lambda capacity: Foresight(),
 }
 
 POLICY_NAMES = tuple(_MAKERS)

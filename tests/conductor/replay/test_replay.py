@@ -1,7 +1,7 @@
 """What a hit is, and what no cache can do, whatever its policy."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.conductor.replay.offline import replay_min
@@ -66,6 +66,7 @@ def test_leaf_first_keeps_the_beginning_of_a_chain() -> None:
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
+@settings(deadline=None)
 @given(trace=traces(), capacity=st.integers(1, 12))
 def test_a_leaf_first_cache_never_holds_a_block_without_its_parent(
     name: str, trace: list[Request], capacity: int
@@ -81,6 +82,7 @@ def test_a_leaf_first_cache_never_holds_a_block_without_its_parent(
 
 
 @pytest.mark.parametrize("name", REPLAY_POLICY_NAMES)
+@settings(deadline=None)
 @given(trace=traces(), capacity=st.integers(1, 12))
 def test_no_policy_beats_the_bound_nor_an_unlimited_cache(name: str, trace: list[Request], capacity: int) -> None:
     found = hits(name, trace, capacity)
@@ -88,11 +90,13 @@ def test_no_policy_beats_the_bound_nor_an_unlimited_cache(name: str, trace: list
 
 
 @pytest.mark.parametrize("name", REPLAY_POLICY_NAMES)
+@settings(deadline=None)
 @given(trace=traces())
 def test_where_everything_fits_all_policies_are_equal(name: str, trace: list[Request]) -> None:
     assert hits(name, trace, 10_000) == hits("lru", trace, 10_000)
 
 
+@settings(deadline=None)
 @given(trace=traces())
 def test_a_larger_cache_is_never_worse_for_lru_and_the_bound(trace: list[Request]) -> None:
     for name in ("lru", "min"):
@@ -101,6 +105,7 @@ def test_a_larger_cache_is_never_worse_for_lru_and_the_bound(trace: list[Request
 
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
+@settings(deadline=None)
 @given(past=traces(), one=traces(), other=traces(), capacity=st.integers(1, 8))
 def test_no_policy_sees_the_future(
     name: str, past: list[Request], one: list[Request], other: list[Request], capacity: int

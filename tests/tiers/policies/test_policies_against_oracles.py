@@ -6,7 +6,7 @@ from typing import Any
 
 import naive_policies as naive
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.tiers.block import Access
@@ -52,6 +52,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.parametrize("name", ORACLES)
+@settings(deadline=None)
 @given(steps=STEPS, capacity=st.integers(1, 14))
 def test_victims_are_those_of_the_published_algorithm(name: str, steps: list[Step], capacity: int) -> None:
     policy, oracle = make_policy(name, capacity), ORACLES[name](capacity)

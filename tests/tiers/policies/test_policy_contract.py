@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.errors import ConfigError
@@ -122,6 +122,7 @@ def test_removing_an_unknown_key_is_ignored(name: str) -> None:
 
 
 @every_policy
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 1000))
 def test_the_same_accesses_give_the_same_victims(name: str, seed: int) -> None:
     def run() -> list[int | None]:

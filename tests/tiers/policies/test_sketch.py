@@ -3,12 +3,13 @@
 import random
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooncask.tiers.sketch import COUNT_MAX, FrequencySketch
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.integers(0, 50), st.binary(max_size=40)), max_size=79), st.integers(0, 9))
 def test_an_estimate_is_never_below_the_truth_within_a_window(keys: list[int | bytes], seed: int) -> None:
     sketch = FrequencySketch(8, seed)
