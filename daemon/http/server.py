@@ -35,7 +35,10 @@ class HttpServer:
         app.router.add_route("*", "/{target:.*}", self._dispatch)
         app.on_response_prepare.append(_sign)
         self._runner = web.AppRunner(
-            app, access_log=None, keepalive_timeout=KEEPALIVE_SECONDS, shutdown_timeout=CUT_SECONDS
+            app,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_SECONDS,
+            shutdown_timeout=CUT_SECONDS,
         )
         self.address = ""
 
