@@ -5,6 +5,7 @@ A producer is an open reservation, or an announcement (`expect`) that ends with 
 until its key is published, until the last producer of the key is gone, or until it leaves.
 """
 
+import heapq
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
@@ -27,6 +28,8 @@ class Layers(NamedTuple):
 
 
 NO_LAYERS = Layers(0, 0)
+ENDS_SPARE = 1024
+"""Ends of promises that were renewed or kept; more of them than this beside the live ones are thrown out."""
 
 
 @dataclass(slots=True)
@@ -40,7 +43,13 @@ class Arrivals(Generic[Waiter]):
     """The keys under way. A key is here exactly while it has a producer; only then can it have waiters."""
 
     _arrivals: dict[Key, _Arrival[Waiter]] = field(default_factory=dict)
-    _expires: dict[tuple[Hashable, Key], float] = field(default_factory=dict)
+    _promises: dict[Hashable, dict[Key, float]] = field(default_factory=dict)
+    """Producer -> key -> when its promise ends."""
+    _ends: list[tuple[float, int, Hashable, Key]] = field(default_factory=list)
+    """A heap of the ends of promises, kept or not: what is not in `_promises` with this very time means nothing."""
+    _number: int = 0
+    promised: int = 0
+    """How many promises with a time there are."""
 
     def announce(self, key: Key, producer: Hashable, layers_total: int = 0) -> None:
         """`producer` will put `key`. Announcing twice is once."""
@@ -49,7 +58,14 @@ class Arrivals(Generic[Waiter]):
     def expect(self, key: Key, producer: Hashable, until_seconds: float) -> None:
         """As `announce`, but the promise ends at `until_seconds` unless it is renewed."""
         self.announce(key, producer)
-        self._expires[(producer, key)] = until_seconds
+        promises = self._promises.setdefault(producer, {})
+        self.promised += key not in promises
+        promises[key] = until_seconds
+        self._number += 1  # so that the heap never compares producers
+        heapq.heappush(self._ends, (until_seconds, self._number, producer, key))
+        if len(self._ends) > 2 * self.promised + ENDS_SPARE:
+            self._ends = [end for end in self._ends if self._holds(end)]
+            heapq.heapify(self._ends)
 
     def advance(self, key: Key, producer: Hashable, done: int) -> tuple[Layers, list[Waiter]]:
         """`producer` has written layers [0, done): who must hear of it. Going back changes nothing and tells nobody."""
@@ -68,7 +84,7 @@ class Arrivals(Generic[Waiter]):
         if arrival is None:
             return []
         for producer in arrival.producers:
-            self._expires.pop((producer, key), None)
+            self._end_promise(producer, key)
         return list(arrival.waiters)
 
     def gone(self, key: Key, producer: Hashable) -> list[Waiter]:
@@ -77,7 +93,7 @@ class Arrivals(Generic[Waiter]):
         if arrival is None:
             return []
         arrival.producers.pop(producer, None)
-        self._expires.pop((producer, key), None)
+        self._end_promise(producer, key)
         if arrival.producers:
             return []
         del self._arrivals[key]
@@ -98,20 +114,33 @@ class Arrivals(Generic[Waiter]):
 
     def expire(self, now_seconds: float) -> list[Waiter]:
         """Ends the promises whose time is over: waiters that nobody else will serve."""
-        over = [promise for promise, until in self._expires.items() if until <= now_seconds]
-        return [waiter for producer, key in over for waiter in self.gone(key, producer)]
+        waiters: list[Waiter] = []
+        while (next_seconds := self.next_expiry()) is not None and next_seconds <= now_seconds:
+            _, _, producer, key = heapq.heappop(self._ends)
+            waiters += self.gone(key, producer)
+        return waiters
 
     def next_expiry(self) -> float | None:
-        return min(self._expires.values(), default=None)
-
-    @property
-    def promised(self) -> int:
-        """How many promises with a time there are."""
-        return len(self._expires)
+        """When the next promise ends."""
+        while self._ends and not self._holds(self._ends[0]):
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else None
 
     def promises(self, producer: Hashable) -> list[Key]:
         """Keys that `producer` expects to put."""
-        return [key for who, key in self._expires if who == producer]
+        return list(self._promises.get(producer, ()))
+
+    def _holds(self, end: tuple[float, int, Hashable, Key]) -> bool:
+        until_seconds, _, producer, key = end
+        return self._promises.get(producer, {}).get(key) == until_seconds
+
+    def _end_promise(self, producer: Hashable, key: Key) -> None:
+        promises = self._promises.get(producer)
+        if promises is None or promises.pop(key, None) is None:
+            return
+        self.promised -= 1
+        if not promises:
+            del self._promises[producer]
 
     @property
     def waiting(self) -> int:

@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from mooncask.daemon.arrivals import Arrivals, Key, Layers
+from mooncask.daemon.arrivals import ENDS_SPARE, Arrivals, Key, Layers
 
 KEYS = st.builds(Key, st.integers(1, 2), st.sampled_from([b"a", b"b"]))
 PRODUCERS = st.sampled_from(["writer-1", "writer-2", "announcer"])
@@ -118,3 +118,12 @@ def test_a_renewed_promise_lives_as_long_as_the_newer_one() -> None:
     arrivals.expect(key, "announcer", 9.0)
     assert arrivals.expire(6.0) == []
     assert arrivals.expire(9.0) == ["reader"]
+
+
+def test_promises_that_are_renewed_again_and_again_take_no_more_room() -> None:
+    arrivals: Arrivals[str] = Arrivals()
+    key = Key(1, b"k")
+    for second in range(10 * ENDS_SPARE):
+        arrivals.expect(key, "announcer", float(second))
+    assert arrivals.promised == 1 and len(arrivals._ends) <= ENDS_SPARE + 2
+    assert arrivals.next_expiry() == 10 * ENDS_SPARE - 1
