@@ -23,7 +23,11 @@ from mooncask.tiers.policies.reuse_model import BINS, EDGES_SECONDS, ReuseModel
 from mooncask.tiers.policies.segments import NO_ROW, Segment, Use
 
 REFRESH_AFTER_USES = 32
-"""Ranks are brought up to date after so many uses and as many more as a quarter of the ranked segments."""
+"""Bringing the ranks up to date begins after so many uses and as many more as a quarter of the ranked segments, and
+goes on bit by bit with each use, so that none of them takes long."""
+
+ECHO_SECONDS = 0.001
+"""Two requests do not use one chain within a millisecond."""
 
 PRIORITY_NEUTRAL, PRIORITY_DOUBLES = 128, 8
 
@@ -42,6 +46,7 @@ class Foresight:
         self._returns: list[tuple[float, int, int, float, float]] = []
         self._unranked: dict[Segment, None] = {}
         self._use: Use | None = None
+        self._last_seconds = 0.0
         self._uses_until_refresh = REFRESH_AFTER_USES
 
     def insert(self, access: Access) -> None:
@@ -99,7 +104,10 @@ class Foresight:
 
     def _used(self, segment: Segment, position: int, access: Access) -> None:
         """Count the access to the latest use of the segment, or begin another one."""
+        if self._is_echo(segment, position, access):
+            return
         self._forest.last_used = (access.key, segment)
+        self._last_seconds = access.time_seconds
         if not segment.goes_on_at(position):
             self._learn_return(segment, access.time_seconds)
             segment.low = segment.high = position
@@ -114,6 +122,17 @@ class Foresight:
         self._unranked[segment] = None
         self._set_timer(segment)
         self._go_on_with(segment.use)
+
+    def _is_echo(self, segment: Segment, position: int, access: Access) -> bool:
+        """Whether this is the parent of the block used just before: some callers touch it whenever its child enters."""
+        last = self._forest.last_used
+        return (
+            last is not None
+            and last[1] is segment
+            and access.time_seconds - self._last_seconds <= ECHO_SECONDS
+            and segment.low <= position < segment.high
+            and segment.keys[position + 1 : position + 2] == [last[0]]
+        )
 
     def _learn_return(self, segment: Segment, now: float) -> None:
         """Counted only when the age bin is over for all of its cohort: those that did not return are not known before."""
@@ -161,8 +180,7 @@ class Foresight:
             self._unranked[segment] = None
             segment = segment.parent
         self._uses_until_refresh -= 1
-        if self._uses_until_refresh <= 0:
-            self._model.refresh()
+        if self._uses_until_refresh <= 0 and self._model.refresh_some():
             self._uses_until_refresh = REFRESH_AFTER_USES + self._ranking.rerank(self._rank) // 4
 
     def _watch(self, left_behind: Segment | None) -> None:

@@ -126,6 +126,7 @@ class Forest:
         """Give the keys from `at` on, which the latest use left behind, a segment of their own."""
         rest_keys = segment.keys[at:]
         del segment.keys[at:]
+        segment.high = min(segment.high, at - 1)
         rest_resident = [key for key in rest_keys if key is not None and self.resident.get(key) is segment]
         if not rest_resident and not segment.followers:
             segment.end = min(segment.end, at)

@@ -17,8 +17,7 @@ class EvictionPolicy(Protocol):
 
     Not safe for concurrent use. Cost: O(log n) or better a call, counting each key that `may_leave` refuses as a call.
     Room is made before the newcomer is named: `evict` until it fits, then `insert`. Some policies remember keys that
-    were evicted (ghosts, at most about as many bytes' worth as the cache has): a caller that gives a number to another
-    block calls `remove` first.
+    were evicted (ghosts, a bounded number): a caller that gives a number to another block calls `remove` first.
     """
 
     def insert(self, access: Access) -> None:

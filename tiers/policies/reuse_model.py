@@ -30,6 +30,9 @@ RETURNS_KEPT = 20_000
 PRIOR_RETURNS = 2.0
 """How many observed returns weigh as much as what the nearest class says, for a class as a whole and for each bin."""
 
+ROWS_AT_ONCE = 128
+"""How many classes one part of a refresh ranks."""
+
 PRIOR_HAZARD = 0.25
 """The first guess of hazard times age. Only its being constant matters: it makes the first ranking plain recency."""
 
@@ -97,6 +100,8 @@ class ReuseModel:
         self._returns = np.zeros((0, BINS))
         self._at_risk = np.zeros((0, BINS))
         self._ranks: list[list[float]] = []
+        self._hazards_now: Array | None = None
+        self._next_ranks: list[list[float]] = []
         self.returns_counted = 0.0
 
     def row(self, use_class: UseClass) -> int:
@@ -122,11 +127,27 @@ class ReuseModel:
 
     def refresh(self) -> None:
         """Bring the ranks up to date with what was counted."""
+        while not self.refresh_some():
+            pass
+
+    def refresh_some(self) -> bool:
+        """Do a part of a refresh, a millisecond or two of work; whether it is complete, which shows only then."""
+        if self._hazards_now is None:
+            self._fade()
+            self._hazards_now = self._hazards()
+            return False
+        self._next_ranks += _ranks(self._hazards_now[len(self._next_ranks) :][:ROWS_AT_ONCE]).tolist()
+        if len(self._next_ranks) < len(self._hazards_now):
+            return False
+        self._ranks[: len(self._next_ranks)] = self._next_ranks
+        self._hazards_now, self._next_ranks = None, []
+        return True
+
+    def _fade(self) -> None:
         if self.returns_counted > RETURNS_KEPT:
             self._returns /= 2
             self._at_risk /= 2
             self.returns_counted /= 2
-        self._ranks = _ranks(self._hazards()).tolist()
 
     def _add(self, use_class: UseClass) -> int:
         nearest, coarser = use_class.nearest(), use_class.coarser()
