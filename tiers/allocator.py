@@ -54,7 +54,7 @@ class Allocator:
     @property
     def largest_free_bytes(self) -> int:
         """The largest size that `allocate` could serve now."""
-        largest: int = self._by_size[-1] if self._by_size else 0
+        largest: int = max(self._by_size[-1:], default=0)
         return largest >> _OFFSET_BITS
 
     def allocate(self, size: int) -> int | None:

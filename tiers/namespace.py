@@ -62,9 +62,10 @@ class Namespace:
 
         The order is built at the first call and kept up from then on.
         """
-        if self._ordered is None:
-            self._ordered = SortedList(self.index)
-        for key in self._ordered.irange(minimum=max(prefix, after)):
+        ordered = self._ordered
+        if ordered is None:
+            ordered = self._ordered = SortedList(self.index)
+        for key in ordered.irange(minimum=max(prefix, after)):
             if key <= after and after:
                 continue
             if not key.startswith(prefix):
