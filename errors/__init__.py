@@ -137,7 +137,7 @@ class BlockTooLarge(MooncaskError):
     code, http_status, errno, exit_code = "EntityTooLarge", 413, _errno.EFBIG, 65
 
     def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
-        super().__init__(f"block of {size_bytes} bytes; at most {size_bytes_max} fit (limits.block_bytes_max)")
+        super().__init__(f"block of {size_bytes} bytes; at most {size_bytes_max} fit (limits.block_max)")
         self.size_bytes, self.size_bytes_max = size_bytes, size_bytes_max
 
 

@@ -18,7 +18,7 @@ from mooncask.tiers.namespace import NamespaceRegistry
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.policies import make_policy
 from mooncask.tiers.pressure import LeaveRules, Pressure
-from mooncask.tiers.recency import Recency
+from mooncask.tiers.recency import SLICE, Recency
 from mooncask.tiers.requests import StoreConfig, StoreStatus, TierStatus
 from mooncask.tiers.room import Room
 from mooncask.tiers.sketch import FrequencySketch
@@ -47,7 +47,7 @@ class Parts:
             nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 1),
         )
         self.copies = Copies(catalogue, dram, nvme, hbm, self.policies, self.counters)
-        self.recency = Recency(catalogue, self.policies)
+        self.recency = Recency(catalogue, self.policies, asyncio.get_running_loop().call_soon)
         self.rules = LeaveRules(catalogue)
         self.room = Room(dram, self._evict_one_from_dram, self._may_reserve, config.queue_max)
         self.copies.room_changed = self.room.changed
@@ -111,7 +111,7 @@ class Parts:
     # --- eviction from DRAM ---
 
     def _evict_one_from_dram(self) -> Pressure:
-        self.recency.flush()
+        self.recency.flush(SLICE)
         self.rules.nvme_takes_writes = self.nvme is not None and self.nvme.state == "ok"
         slot = self.policies.dram.evict(self.rules.may_leave_dram)
         if slot is None:

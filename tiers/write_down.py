@@ -17,7 +17,7 @@ from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.copies import Copies
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.pressure import LeaveRules
-from mooncask.tiers.recency import Recency
+from mooncask.tiers.recency import SLICE, Recency
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ class WriteDown:
 
     def _evict_one(self, size: int) -> None:
         """Raises NotEvictable when nothing may leave."""
-        self._recency.flush()
+        self._recency.flush(SLICE)
         slot = self._copies.policies.nvme.evict(self._rules.may_leave_nvme)
         if slot is None:
             raise NotEvictable("the NVMe tier", size)
