@@ -91,11 +91,8 @@ class Recency:
         )
 
     def entered_dram(self, slot: int, hint: Hint = NO_HINT) -> None:
-        """A block is new in DRAM. Its parent counts as used, since whoever extends a chain has the chain."""
+        """A block is new in DRAM. Its parent is not told as used: a frequency policy would count every block twice."""
         self._policies.dram.insert(self.access(slot, hint))
-        parent = self._catalogue.parent_slot[slot]
-        if parent != NO_PARENT and parent in self._policies.dram:
-            self._policies.dram.touch(self.access(parent, hint))
 
     def entered_nvme(self, slot: int) -> None:
         self._policies.nvme.insert(self.access(slot))
