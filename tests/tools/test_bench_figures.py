@@ -13,7 +13,15 @@ from rich.console import Console
 
 from mooncask.tools.bench.counterpart import Counterpart
 from mooncask.tools.bench.disk_limits import READ, WRITE, PlainFile, takes_direct_io
-from mooncask.tools.bench.memory_limits import COPY, COPY_SHARED, Copies, blocks_of, private_memory, shared_memory
+from mooncask.tools.bench.memory_limits import (
+    COPY,
+    COPY_OUT,
+    COPY_SHARED,
+    Copies,
+    blocks_of,
+    private_memory,
+    shared_memory,
+)
 from mooncask.tools.bench.plan import FULL, QUICK, BlockPlan, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Fact, Findings, Measure, Skipped, beside, measured
@@ -157,16 +165,24 @@ def test_batches_walk_over_memory_and_begin_again() -> None:
 def test_the_copy_limits_copy_every_byte() -> None:
     source, private, shared = private_memory(MIB, seed=3), private_memory(MIB), shared_memory(MIB)
     copies = Copies(source, private, shared, 64 * KIB, 16)
-    assert copies.private(0)[COPY] > 0 and copies.shared(0)[COPY_SHARED] > 0
-    assert np.array_equal(source, private) and np.array_equal(source, shared)
+    assert copies.private(0)[COPY] > 0 and np.array_equal(source, private)
+    private[:] = 0
+    assert copies.into_shared(0)[COPY_SHARED] > 0 and np.array_equal(source, shared)
+    assert copies.out_of_shared(0)[COPY_OUT] > 0 and np.array_equal(source, private)
 
 
 def test_the_copy_limits_touch_other_memory_than_the_store_does_in_the_same_round() -> None:
-    memory = [private_memory(8 * 64 * KIB, seed) for seed in (1, 2)]
-    shared = shared_memory(8 * 64 * KIB)
-    Copies(memory[0], memory[1], shared, 64 * KIB, 1).private(0)
-    assert np.array_equal(memory[1][4 * 64 * KIB :][: 64 * KIB], memory[0][4 * 64 * KIB :][: 64 * KIB])
-    assert not np.array_equal(memory[1][: 64 * KIB], memory[0][: 64 * KIB])
+    block = 64 * KIB
+    source, private, shared = private_memory(8 * block, 1), private_memory(8 * block, 2), shared_memory(8 * block)
+    copies = Copies(source, private, shared, block, 1)
+    copies.private(0)
+    copies.into_shared(0)
+    copies.out_of_shared(0)
+    touched = [i for i in range(8) if np.array_equal(private[i * block :][:block], source[i * block :][:block])]
+    assert touched == [4]
+    assert np.array_equal(shared[2 * block :][:block], source[2 * block :][:block])
+    assert np.array_equal(private[6 * block :][:block], shared[6 * block :][:block])
+    assert not np.array_equal(private[:block], source[:block])
 
 
 def test_the_plain_file_is_written_and_removed(tmp_path: Path) -> None:

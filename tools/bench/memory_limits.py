@@ -1,4 +1,8 @@
-"""What copying costs without a store: private to private memory, and private to shared memory."""
+"""What copying costs without a store: between private memory, into shared memory and out of it.
+
+Private memory of this size has huge pages where the kernel grants them, shared memory as the arena's has small ones: that
+is most of the difference between these.
+"""
 
 import mmap
 import os
@@ -14,6 +18,7 @@ Bytes = NDArray[np.uint8]
 PAGE_BYTES = 4096
 COPY = "memcpy"
 COPY_SHARED = "memcpy into shared memory"
+COPY_OUT = "memcpy out of shared memory"
 
 
 def private_memory(size_bytes: int, seed: int = 0) -> Bytes:
@@ -52,9 +57,9 @@ def copy_batch(targets: list[Bytes], sources: list[Bytes]) -> None:
 
 
 class Copies:
-    """Copies batches between plain memory: sources walk over `source`, targets over `private` or `shared`.
+    """Copies batches between plain memory: each method walks over its source and its target.
 
-    They walk half and a quarter of the memory ahead of round i: what another runner touched in the same round is in the
+    They walk a quarter, half and three quarters ahead of round i: what another runner touched in the same round is in the
     processor's cache, and copying that would flatter the limit.
     """
 
@@ -64,13 +69,16 @@ class Copies:
         self._batches = source.size // (block_bytes * batch)
 
     def private(self, i: int) -> Mapping[str, float]:
-        return {COPY: self._copy(self._private, i + self._batches // 2)}
+        return {COPY: self._copy(self._private, self._source, i + self._batches // 2)}
 
-    def shared(self, i: int) -> Mapping[str, float]:
-        return {COPY_SHARED: self._copy(self._shared, i + self._batches // 4)}
+    def into_shared(self, i: int) -> Mapping[str, float]:
+        return {COPY_SHARED: self._copy(self._shared, self._source, i + self._batches // 4)}
 
-    def _copy(self, target: Bytes, i: int) -> float:
-        sources, targets = blocks_of(self._source, *self._shape, i), blocks_of(target, *self._shape, i)
+    def out_of_shared(self, i: int) -> Mapping[str, float]:
+        return {COPY_OUT: self._copy(self._private, self._shared, i + self._batches * 3 // 4)}
+
+    def _copy(self, target: Bytes, source: Bytes, i: int) -> float:
+        sources, targets = blocks_of(source, *self._shape, i), blocks_of(target, *self._shape, i)
         with timed() as watch:
             copy_batch(targets, sources)
         return watch.seconds

@@ -10,7 +10,7 @@ from mooncask.client.hashing import chain
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.tools.bench.counterpart import Counterpart
-from mooncask.tools.bench.memory_limits import COPY, COPY_SHARED, Bytes, Copies, blocks_of
+from mooncask.tools.bench.memory_limits import COPY, COPY_OUT, COPY_SHARED, Bytes, Copies, blocks_of
 from mooncask.tools.bench.plan import BlockPlan, Plan
 from mooncask.tools.bench.result import LIMIT, STORE, Findings, Measure, beside, measured
 from mooncask.tools.bench.samples import Samples, take_turns, timed
@@ -92,7 +92,8 @@ def measure_blocks(client: LocalClient, plan: Plan, block: BlockPlan, memory: Me
     copies = Copies(memory.source, memory.private, memory.shared, block.block_bytes, plan.batch)
     with Counterpart.over_unix() as counterpart:
         views = take_turns([rounds.get_in_place, lambda i: _echo(counterpart)], block.view_rounds)
-    moves = take_turns([rounds.get_copy, copies.private, rounds.put, copies.shared], block.copy_rounds)
+    limits = [copies.private, copies.into_shared, copies.out_of_shared]
+    moves = take_turns([rounds.get_copy, rounds.put, *limits], block.copy_rounds)
     rounds.check()
     rounds.forget()
     findings.measures += _views(views, block.block_bytes, plan.batch) + _moves(moves, block.block_bytes, plan.batch)
@@ -110,9 +111,9 @@ def _views(found: dict[str, Samples], size: int, batch: int) -> list[Measure]:
 
 def _moves(found: dict[str, Samples], size: int, batch: int) -> list[Measure]:
     copy = measured(LIMIT, COPY, found[COPY], size, batch)
-    shared = measured(LIMIT, COPY_SHARED, found[COPY_SHARED], size, batch)
+    others = [beside(measured(LIMIT, name, found[name], size, batch), copy) for name in (COPY_SHARED, COPY_OUT)]
     ours = [measured(STORE, name, found[name], size, batch) for name in (GET_COPY, PUT)]
-    return [*(judge_measure(beside(measure, copy)) for measure in ours), copy, beside(shared, copy)]
+    return [*(judge_measure(beside(measure, copy)) for measure in ours), copy, *others]
 
 
 def measure_calls(client: LocalClient, plan: Plan, findings: Findings) -> None:
