@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import zlib
+from collections.abc import AsyncIterator
 
 import pytest
 from child_processes import until
