@@ -79,6 +79,13 @@ def test_a_prefix_still_being_computed_is_not_fetched() -> None:
         assert policy.place(10_000, nodes, Costs()).fetch_from is None
 
 
+def test_what_is_fetched_comes_from_who_has_it_now_not_from_who_will_have_more() -> None:
+    nodes = [PrefillFacts(0, 0, 0), PrefillFacts(9, 9000, 0), PrefillFacts(9, 5000, 5000)]
+    for policy in (KvCacheCentric(1.0), CostBased()):
+        choice = policy.place(10_000, nodes, Costs())
+        assert (choice.node, choice.fetch_from, choice.fetch_tokens) == (0, 2, 5000)
+
+
 def test_cost_based_computes_where_the_link_is_slow() -> None:
     nodes = nodes_of((0, 1000), (9, 9000))
     assert CostBased().place(10_000, nodes, Costs(fetch=3.8e-6)).fetch_from == 1
