@@ -12,37 +12,42 @@ BLOCK_BYTES = 2 << 20
 Row = Mapping[str, Any]
 
 
-def summary(document: Mapping[str, Any], block_bytes: int = BLOCK_BYTES) -> str:
-    """Machine, date and command; a row a measure of one block size with its limit, a row a peer's measure, a row a fact."""
+def summary(document: Mapping[str, Any]) -> str:
+    """Machine, date and command, then a table: measures of blocks of 2 MiB beside their limits and the peers, and facts."""
     measures: Sequence[Row] = document["measures"]
     by_name = {(row["system"], row["name"], row["block_bytes"]): row for row in measures}
-    wanted = [(GET_IN_PLACE, block_bytes), (MATCH, 0)]
-    wanted += [(name, block_bytes) for name in (GET_COPY, PUT, NVME_PUT, NVME_GET, "HTTP put", "HTTP get")]
+    wanted = [(GET_IN_PLACE, BLOCK_BYTES), (MATCH, 0)]
+    wanted += [(name, BLOCK_BYTES) for name in (GET_COPY, PUT, NVME_PUT, NVME_GET, "HTTP put", "HTTP get")]
     found = [by_name[(STORE, *key)] for key in wanted if (STORE, *key) in by_name]
-    rows = [_measure(row, by_name[(LIMIT, row["limit"], row["block_bytes"])]) for row in found]
-    rows += [_peer(row) for row in measures if row["block_bytes"] == block_bytes and _is_peer(row)]
+    rows = [
+        _measure(row, [by_name[(LIMIT, row["limit"], row["block_bytes"])], *_peers(measures, row)]) for row in found
+    ]
     rows += [_fact(row) for row in document["facts"] if row["target"]]
     return "\n".join([_head(document), "", HEADING, *rows])
 
 
 def _head(document: Mapping[str, Any]) -> str:
     machine = document["machine"]
-    gib = machine["memory_bytes"] / (1 << 30)
-    where = f"{machine['processor']}, {machine['cores']} cores, {gib:.0f} GiB, Linux {machine['kernel']}"
-    return f"`{document['command']}` on {where}, Python {machine['python']}, {document['date'][:10]}; batches of 32 blocks of 2 MiB:"
+    gib, kernel = machine["memory_bytes"] / (1 << 30), machine["kernel"].partition("-")[0]
+    where = (
+        f"{machine['processor']}, {machine['cores']} cores, {gib:.0f} GiB, Linux {kernel}, Python {machine['python']}"
+    )
+    return f"`{document['command']}` on {where}, {document['date'][:10]}; batches of 32 blocks of 2 MiB:"
 
 
-def _measure(row: Row, limit: Row) -> str:
-    beside = f"{row['limit']}: {_figure(limit)}"
+def _measure(row: Row, others: Sequence[Row]) -> str:
+    beside = "; ".join(f"{_name(other)}: {_figure(other)}" for other in others)
     return f"| {row['name']} | {_figure(row)} | {beside} | {row['ratio']:.2f} | {_verdict(row)} |"
 
 
-def _peer(row: Row) -> str:
-    return f"| {row['name']} | | {row['system']}: {_figure(row)} | | |"
+def _peers(measures: Sequence[Row], ours: Row) -> list[Row]:
+    """The same action on the same blocks by other stores."""
+    same = [row for row in measures if (row["name"], row["block_bytes"]) == (ours["name"], ours["block_bytes"])]
+    return [row for row in same if row["system"] not in (STORE, LIMIT)]
 
 
-def _is_peer(row: Row) -> bool:
-    return row["system"] not in (STORE, LIMIT)
+def _name(row: Row) -> str:
+    return str(row["name"] if row["system"] == LIMIT else row["system"])
 
 
 def _fact(row: Row) -> str:
