@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 N ?= 200
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo check test test-all test-deps torture bench papers clean
+.PHONY: help venv demo check test test-slow test-all test-deps torture bench papers clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
@@ -48,8 +48,10 @@ check: $(STAMP)
 test: $(STAMP) test-deps
 	@$(PYTEST) -m "not slow"
 
-test-all: $(STAMP) test-deps
-	@$(PYTEST)
+test-slow: $(STAMP) test-deps
+	@$(PYTEST) -m slow
+
+test-all: test test-slow
 
 # Tests that mount a file system skip, saying so, where these packages are missing.
 test-deps:
