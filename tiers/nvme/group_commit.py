@@ -105,7 +105,7 @@ class GroupCommit:
     async def settle(self, entry: Entry) -> None:
         """Returns when the entry is durable. TierDegraded when it can't be made so.
 
-        Cancelling waits for the group to end; `entry.applied` then tells whether it took effect.
+        Cancelling waits for the group to end; `entry.indexed` then tells whether the index knows of it.
         """
         self.refuse_if_degraded()
         entry.done = asyncio.get_running_loop().create_future()

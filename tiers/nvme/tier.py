@@ -214,11 +214,9 @@ class NvmeTier:
             self._end_commit(name, entry, segment, place)
 
     def _end_commit(self, name: tuple[int, bytes], entry: Entry, segment: Segment, place: Place) -> None:
-        if entry.applied:
+        if entry.indexed:  # else it stays a reservation, and what was written of it is blanked when it is freed
             segment.reserved.discard(place.offset)
             segment.begun.discard(place.offset)
-            if not entry.indexed:
-                segment.deleted.add(place.offset)
         same = self._committing[name]
         same.remove(entry)
         if not same:

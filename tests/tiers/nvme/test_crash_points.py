@@ -50,6 +50,10 @@ async def check_both_ways(folder: Path, promises: Promises) -> None:
     await rebuilt.close()
     shutil.rmtree(copy)
     store = await SmallStore().open(crash_config(folder))
+    for number, state in store.tier._group.index.segments().items():
+        header = store.tier._files.read_header(number)
+        assert header is not None
+        assert header[0].generation == state.generation, "a rebuild would count what does not count"
     promises.settle(await verdict(store, promises))
     await store.close()
 

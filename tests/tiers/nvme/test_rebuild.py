@@ -1,14 +1,29 @@
 """The index is lost: everything comes back from the segments but what never counted."""
 
+import asyncio
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nvme_doubles import MIB, NAMESPACE, OpenStore, SmallStore, config, flip_behind, payload_of, position, write_behind
+from nvme_doubles import (
+    MIB,
+    NAMESPACE,
+    FaultyFiles,
+    OpenStore,
+    SmallStore,
+    config,
+    flip_behind,
+    payload_of,
+    position,
+    record_of,
+    until,
+    write_behind,
+)
 
 from mooncask.tiers.nvme import NvmeConfig
-from mooncask.tiers.nvme.record import HEADER_BYTES
+from mooncask.tiers.nvme.record import HEADER_BYTES, Place, pack_block
 
 
 def remove(index: Path) -> None:
@@ -84,33 +99,65 @@ async def test_a_payload_that_looks_like_a_record_is_not_taken_for_one(
     open_store: OpenStore, small: NvmeConfig
 ) -> None:
     store = await open_store()
-    await store.put(b"real", 5000, seed=1)
-    kept = store.blocks[NAMESPACE, b"real"]
-    path, offset = position(small, kept.extent)
-    image = path.read_bytes()[offset : offset + kept.extent.length]  # a whole record of this store, elsewhere
     await store.put(b"carrier", 200_000, seed=2)
     carrier = store.blocks[NAMESPACE, b"carrier"].extent
-    write_behind(small, carrier, 0, bytes(HEADER_BYTES))  # its own header is lost: the walk goes through its payload
-    write_behind(small, carrier, HEADER_BYTES, image)
-    await store.delete(b"real")
-    await store.close()
-    remove(small.path / "index")
-    assert (await open_store()).blocks == {}
+    _, offset = position(small, carrier)
+    ghost = record_of(b"ghost", payload_of(1, 4096), 4096, 5)
+    for place in (Place(0, offset, carrier.generation), Place(0, offset + HEADER_BYTES, carrier.generation + 1)):
+        page = memoryview(bytearray(HEADER_BYTES))
+        pack_block(page, store.tier._files.store, place, ghost)
+        write_behind(
+            small, carrier, 0, bytes(HEADER_BYTES)
+        )  # its own header is lost: the walk goes through its payload
+        write_behind(small, carrier, HEADER_BYTES, bytes(page) + bytes(payload_of(1, 4096)))
+        await store.close()
+        remove(small.path / "index")
+        store = await open_store()
+        assert store.blocks == {}
+        assert store.tier.rebuilt is not None
+        assert store.tier.rebuilt.blocks == store.tier.rebuilt.damaged == 0
 
 
 async def test_records_of_an_earlier_generation_do_not_count(open_store: OpenStore, small: NvmeConfig) -> None:
     store: SmallStore = await open_store()
     for i in range(7):
         await store.put(b"old%d" % i, MIB, seed=i)
+    await store.put(b"new", MIB, seed=7)
     for i in range(7):
         store.evict(b"old%d" % i)
-    for i in range(40):
-        await store.put(b"new%d" % (i % 3), MIB, seed=i)
-    assert store.tier.reclaimed_segments > 0
+    await until(lambda: store.tier.reclaimed_segments == 1)
+    await store.close()
+    assert b"old3" in (small.path / "segments" / "00000000.seg").read_bytes()
+    remove(small.path / "index")
+    store = await open_store()
+    assert {key for _, key in store.blocks} == {b"new"}
+
+
+async def test_a_write_that_was_cancelled_before_it_was_durable_is_not_found(
+    open_store: OpenStore, small: NvmeConfig, faulty_files: FaultyFiles
+) -> None:
+    store = await open_store(faulty_files)
+    await store.put(b"k", 5000, seed=1)
+    await until(lambda: sum(segment.ready for segment in store.tier._table) == 2)  # the spare syncs no more
+    started, go_on = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        faulty_files.rules.pop("fdatasync", None)
+        started.set()
+        assert go_on.wait(20)
+
+    faulty_files.rules["fdatasync"] = hold
+    put = asyncio.create_task(store.put(b"k", 6000, seed=2))
+    await asyncio.to_thread(started.wait, 20)  # its bytes are on the disk, whole
+    put.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await put
     await store.close()
     remove(small.path / "index")
     store = await open_store()
-    assert {key for _, key in store.blocks} == {b"new0", b"new1", b"new2"}
+    assert await store.get(b"k") == bytes(payload_of(1, 5000)[:5000])
 
 
 async def test_dropped_namespaces_stay_dropped(open_store: OpenStore, small: NvmeConfig) -> None:
