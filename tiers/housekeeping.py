@@ -82,8 +82,15 @@ class Housekeeping:
             if catalogue.expired(slot, now_seconds)
         ]
         for slot in expired:
-            self._parts.copies.forget(slot, "expired")
+            self._expire(slot)
         return len(expired)
+
+    def _expire(self, slot: int) -> None:
+        """An older version that is still on the disk must not come back in its place."""
+        parts, key = self._parts, (self._catalogue.namespace[slot], self._catalogue.keys[slot])
+        parts.copies.forget(slot, "expired")
+        if parts.write_down is not None and parts.write_down.may_be_below(key):
+            parts.bury_later((*key, parts.next_sequence()))
 
     # --- checking ---
 

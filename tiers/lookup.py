@@ -111,17 +111,18 @@ class Lookup:
         self._parts.counters["quarantined"] += 1
         tombstone = self._take_out(slot)
         if tombstone is not None:
-            self._parts.background(self._bury([tombstone]))
+            self._parts.bury_later(tombstone)
 
     def _take_out(self, slot: int) -> tuple[int, bytes, int] | None:
         """Out of the catalogue now; returns the tombstone that keeps it out, if NVMe may have or get the block."""
         catalogue = self._catalogue
         namespace, key = catalogue.namespace[slot], catalogue.keys[slot]
-        writing = self._parts.write_down is not None and self._parts.write_down.in_flight(slot) is not None
+        write_down = self._parts.write_down
+        older_below = write_down is not None and write_down.may_be_below((namespace, key))
         on_nvme = catalogue.nvme_offset[slot] != NOWHERE
         self._copies.remove(slot)
         log.debug("block %s of namespace %d was taken out", printable_key(key), namespace)
-        return (namespace, key, self._parts.next_sequence()) if writing or on_nvme else None
+        return (namespace, key, self._parts.next_sequence()) if older_below or on_nvme else None
 
     async def _bury(self, tombstones: list[tuple[int, bytes, int]]) -> None:
         if tombstones and self._parts.write_down is not None:

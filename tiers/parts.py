@@ -1,11 +1,12 @@
 """What a store is built from, and the building of it: tiers, catalogue, policies and the movers between them."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 
-from mooncask.errors import CorruptBlock
+from mooncask.errors import CorruptBlock, MooncaskError
 from mooncask.tiers.arena import Arena
 from mooncask.tiers.block import BlockRecord, Extent, TierName
 from mooncask.tiers.bring_up import BringUp
@@ -22,7 +23,9 @@ from mooncask.tiers.recency import SLICE, Recency
 from mooncask.tiers.requests import StoreConfig, StoreStatus, TierStatus
 from mooncask.tiers.room import Room
 from mooncask.tiers.sketch import FrequencySketch
-from mooncask.tiers.write_down import WriteDown
+from mooncask.tiers.write_down import Tombstone, WriteDown
+
+log = logging.getLogger(__name__)
 
 
 class Parts:
@@ -155,6 +158,18 @@ class Parts:
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+    def bury_later(self, tombstone: Tombstone) -> None:
+        """A delete that nobody waits for."""
+        self.background(self._bury(tombstone))
+
+    async def _bury(self, tombstone: Tombstone) -> None:
+        assert self.write_down is not None
+        try:
+            await self.write_down.delete([tombstone])
+        except MooncaskError as error:
+            self.counters["tombstones_given_up"] += 1
+            log.warning("a block that was taken out may be there again after a restart: %s", error.message)
 
     async def close(self) -> None:
         if self._background:

@@ -154,11 +154,17 @@ class Puts:
 
     def _replace(self, slot: int) -> None:
         """An object's older version leaves memory now, and the disk when the newer one is there."""
+        parts = self._parts
         key = (self._catalogue.namespace[slot], self._catalogue.keys[slot])
+        goes_below = self._catalogue.owner(slot).spec.mode is not WriteMode.MEMORY
         place = self._copies.supersede(slot)
-        if place is not None and self._parts.write_down is not None:
-            self._parts.write_down.supersede(key, place)
-        self._parts.counters["replaced"] += 1
+        parts.counters["replaced"] += 1
+        if parts.write_down is None:
+            return
+        if place is not None:
+            parts.write_down.supersede(key, place)
+        if not goes_below and parts.write_down.may_be_below(key):
+            parts.bury_later((*key, parts.next_sequence()))  # no newer version will ever take its place on the disk
 
     def _enter(self, reservation: Reservation, checksum: bytes) -> None:
         parts, request, namespace = self._parts, reservation.request, reservation.namespace

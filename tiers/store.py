@@ -70,7 +70,7 @@ class Store:
         return [
             slot
             for slot in catalogue.dram
-            if catalogue.nvme_offset[slot] == NOWHERE and catalogue.owner(slot).spec.mode is WriteMode.WRITE_BACK
+            if catalogue.nvme_offset[slot] == NOWHERE and catalogue.owner(slot).spec.mode is not WriteMode.MEMORY
         ]
 
     # --- namespaces ---

@@ -72,9 +72,6 @@ class WriteDown:
             task.add_done_callback(lambda done: self._write_ended(sequence, size, done))
         return task
 
-    def in_flight(self, slot: int) -> "asyncio.Task[None] | None":
-        return self._writes.get(self._catalogue.sequence[slot])
-
     async def below_dirty_limit(self, deadline: float) -> None:
         """Waits until less than `dirty_bytes_max` is waiting for the disk. Busy at the deadline."""
         started = time.monotonic()
@@ -144,6 +141,10 @@ class WriteDown:
     def supersede(self, key: Key, place: Extent) -> None:
         """An older copy's place is dead as soon as the newer copy of its key is on disk, and not before."""
         self._superseded.setdefault(key, []).append(place)
+
+    def may_be_below(self, key: Key) -> bool:
+        """Whether the disk has, or is about to get, a version of this key that the catalogue does not name any more."""
+        return key in self._superseded or key in self._tails
 
     def _write_ended(self, sequence: int, size: int, task: "asyncio.Task[None]") -> None:
         self.dirty_bytes -= size
