@@ -48,7 +48,8 @@ class Catalogue:
         self.highest_sequence = 0
         self.pinned_bytes = 0
         self.pinned_dram_bytes = 0
-        """Of `pinned_bytes`, those whose block has a copy in DRAM. Both count whole extents."""
+        """Of `pinned_bytes`, those whose block is in DRAM and not on NVMe: what is also below may leave DRAM, pinned or not.
+        Both count whole extents."""
         self._free: list[int] = []
         self._awaited: dict[tuple[int, bytes], set[int]] = {}
         """Blocks whose parent is not here (yet), by the parent's namespace and key: commits and restarts come in any order."""
@@ -199,14 +200,12 @@ class Catalogue:
 
     def place_dram(self, slot: int, extent: Extent) -> None:
         self.dram[slot] = extent
-        if self.pins[slot]:
-            self.pinned_dram_bytes += aligned(self.size[slot])
+        self.pinned_dram_bytes += self._stuck_bytes(slot)
         self._note_where(slot)
 
     def take_dram(self, slot: int) -> Extent:
+        self.pinned_dram_bytes -= self._stuck_bytes(slot)
         extent = self.dram.pop(slot)
-        if self.pins[slot]:
-            self.pinned_dram_bytes -= aligned(self.size[slot])
         self._note_where(slot)
         return extent
 
@@ -220,6 +219,7 @@ class Catalogue:
         return extent
 
     def place_nvme(self, slot: int, extent: Extent) -> None:
+        self.pinned_dram_bytes -= self._stuck_bytes(slot)
         self.nvme_offset[slot] = extent.offset
         self.nvme_length[slot] = extent.length
         self.nvme_generation[slot] = extent.generation
@@ -229,8 +229,15 @@ class Catalogue:
         extent = self.nvme_extent(slot)
         assert extent is not None
         self.nvme_offset[slot] = NOWHERE
+        self.pinned_dram_bytes += self._stuck_bytes(slot)
         self._note_where(slot)
         return extent
+
+    def _stuck_bytes(self, slot: int) -> int:
+        """What of a pinned block can't leave DRAM."""
+        if not self.pins[slot] or slot not in self.dram or self.nvme_offset[slot] != NOWHERE:
+            return 0
+        return aligned(self.size[slot])
 
     def _note_where(self, slot: int) -> None:
         if slot in self.hbm:
@@ -244,12 +251,10 @@ class Catalogue:
 
     def add_pins(self, slot: int, pins: int) -> None:
         """Pins count; the first and the last of a block change the pinned bytes."""
-        before = bool(self.pins[slot])
+        before, stuck_before = bool(self.pins[slot]), self._stuck_bytes(slot)
         self.pins[slot] += pins
-        change = (bool(self.pins[slot]) - before) * aligned(self.size[slot])
-        self.pinned_bytes += change
-        if slot in self.dram:
-            self.pinned_dram_bytes += change
+        self.pinned_bytes += (bool(self.pins[slot]) - before) * aligned(self.size[slot])
+        self.pinned_dram_bytes += self._stuck_bytes(slot) - stuck_before
 
     def set_ttl(self, slot: int, deadline_seconds: float) -> None:
         """`deadline_seconds` on the wall clock; 0 = none."""

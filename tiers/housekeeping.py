@@ -42,12 +42,19 @@ class Housekeeping:
         catalogue, parts = self._catalogue, self._parts
         if not catalogue.pins[slot]:
             length, limit = aligned(catalogue.size[slot]), parts.held_limit_bytes()
-            if slot in catalogue.dram and catalogue.pinned_dram_bytes + length > limit:
+            below = catalogue.nvme_offset[slot] != NOWHERE
+            if not below and catalogue.pinned_dram_bytes + length > limit:
                 raise PinLimitExceeded("dram", catalogue.pinned_dram_bytes + length, limit)
-            if slot not in catalogue.dram and catalogue.pinned_bytes + length > parts.held_limit_nvme_bytes():
+            if below and catalogue.pinned_bytes + length > parts.held_limit_nvme_bytes():
                 raise PinLimitExceeded("nvme", catalogue.pinned_bytes + length, parts.held_limit_nvme_bytes())
+        sequence = catalogue.sequence[slot]
         catalogue.add_pins(slot, 1)
-        await self._save(slot)
+        try:
+            await self._save(slot)
+        except MooncaskError:
+            if catalogue.sequence[slot] == sequence and catalogue.pins[slot]:
+                catalogue.add_pins(slot, -1)  # who is refused a pin holds none
+            raise
 
     async def unpin(self, slot: int) -> None:
         if self._catalogue.pins[slot]:

@@ -117,22 +117,32 @@ class WriteDown:
                 self._nvme.free(place)
                 raise
             self._counters["nvme_written_bytes"] += record.size
-            self._landed_at(slot, sequence, record, place)
+            if self._landed_at(slot, sequence, record, place):
+                await self._save_meta(slot, record)
         finally:
             self._copies.drop(extent)
 
-    def _landed_at(self, slot: int, sequence: int, record: BlockRecord, place: Extent) -> None:
-        """Between commit's return and here nothing else ran: the place is ours to note, to keep or to forget."""
+    async def _save_meta(self, slot: int, record: BlockRecord) -> None:
+        """Pins and a time to live that the block got before it was on the disk. Read here: what comes later saves itself."""
+        pins, ttl = self._catalogue.pins[slot], self._catalogue.ttl[slot]
+        if pins or ttl:
+            await self._nvme.put_meta(record, ttl, pins)
+
+    def _landed_at(self, slot: int, sequence: int, record: BlockRecord, place: Extent) -> bool:
+        """Whether the block is still wanted. Between commit's return and here nothing else ran: the place is ours to note,
+        to keep or to forget."""
         key = (record.namespace, record.key)
         for older in self._superseded.pop(key, ()):
             self._nvme.free(older)
         if self._catalogue.sequence[slot] == sequence:
             self._catalogue.place_nvme(slot, place)
             self._recency.entered_nvme(slot)
-        elif self._has_newer(record):
+            return True
+        if self._has_newer(record):
             self.supersede(key, place)  # on disk until the newer one is
         else:
             self._nvme.forget(place, record)
+        return False
 
     def _has_newer(self, record: BlockRecord) -> bool:
         namespace = self._catalogue.registry.by_id(record.namespace)
