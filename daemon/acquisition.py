@@ -186,6 +186,6 @@ async def wrong_copies(
         payload = service.store.view(extent)[: extent.size]
         if await asyncio.to_thread(payload_checksum, payload) != checksum:
             wrong.add(index)
-            if keys[index] in namespace.index:
+            if service.store.has(namespace, keys[index]):
                 await service.store.verify(namespace, keys[index])
     return wrong

@@ -170,7 +170,7 @@ class Service:
 
     def expect(self, namespace: Namespace, keys: Sequence[bytes], producer: Hashable, seconds: float) -> int:
         """`producer` says that it will put these; how many of them are not here yet. Raises Busy when too many are announced."""
-        coming = [key for key in keys if key not in namespace.index]
+        coming = [key for key in keys if not self.store.has(namespace, key)]
         if self.arrivals.promised + len(coming) > PROMISES_MAX:
             raise Busy(f"{self.arrivals.promised} keys are announced already; {PROMISES_MAX} are allowed")
         until = time.monotonic() + seconds
@@ -229,7 +229,7 @@ class Service:
         pinned: list[bytes] = []
 
         async def pin(key: bytes) -> None:
-            if key in namespace.index:
+            if self.store.has(namespace, key):
                 await self.store.pin(namespace, key)
                 pinned.append(key)
 
@@ -242,7 +242,7 @@ class Service:
 
     async def unpin_all(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
         async def unpin(key: bytes) -> bool:
-            if here := key in namespace.index:
+            if here := self.store.has(namespace, key):
                 await self.store.unpin(namespace, key)
             return here
 
@@ -250,7 +250,7 @@ class Service:
 
     async def set_ttl_all(self, namespace: Namespace, keys: Sequence[bytes], seconds: float | None) -> int:
         async def set_ttl(key: bytes) -> bool:
-            if here := key in namespace.index:
+            if here := self.store.has(namespace, key):
                 await self.store.set_ttl(namespace, key, seconds)
             return here
 

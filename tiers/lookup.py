@@ -26,6 +26,11 @@ class Lookup:
         self._catalogue = parts.catalogue
         self._copies = parts.copies
 
+    def find(self, namespace: Namespace, key: bytes) -> int | None:
+        """The slot of a block that is here; what has expired is not, whether it was swept or not."""
+        slot = namespace.index.get(key)
+        return None if slot is None or self._catalogue.expired(slot, time.time()) else slot
+
     def match(self, namespace: Namespace, keys: Sequence[bytes]) -> Match:
         catalogue, index = self._catalogue, namespace.index
         where, sizes = catalogue.where, catalogue.size
@@ -56,8 +61,8 @@ class Lookup:
         [extent] = self.hold(namespace, [key], hint)
         if extent is not None:
             return extent
-        slot = namespace.index.get(key)
-        if slot is None or self._parts.bring_up is None or self._catalogue.expired(slot, time.time()):
+        slot = self.find(namespace, key)
+        if slot is None or self._parts.bring_up is None:
             return None
         return await self._parts.bring_up.fetch(slot, deadline)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mooncask.errors import BadRequest, CorruptBlock, DeadlineExceeded, NamespaceNotEmpty, NoSuchBlock, TierDegraded
-from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode
+from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode, printable_key
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.housekeeping import Housekeeping
 from mooncask.tiers.lookup import Lookup
@@ -123,15 +123,16 @@ class Store:
 
     def checksum(self, namespace: Namespace, key: bytes) -> bytes | None:
         """xxh3_128 of the stored payload."""
-        slot = namespace.index.get(key)
+        slot = self._lookup.find(namespace, key)
         return None if slot is None else self._catalogue.checksum(slot)
+
+    def has(self, namespace: Namespace, key: bytes) -> bool:
+        """Whether the block is here, in whatever tier, and not expired."""
+        return self._lookup.find(namespace, key) is not None
 
     async def verify(self, namespace: Namespace, key: bytes) -> bool:
         """Read and check every copy. A wrong one is quarantined and the answer is False; NoSuchBlock when it is not here."""
-        slot = namespace.index.get(key)
-        if slot is None:
-            raise NoSuchBlock(namespace.spec.name, key.hex())
-        return await self._housekeeping.verify(slot)
+        return await self._housekeeping.verify(self._slot(namespace, key))
 
     # --- puts ---
 
@@ -180,7 +181,7 @@ class Store:
         return await self._lookup.delete(namespace, keys)
 
     def info(self, namespace: Namespace, key: bytes) -> BlockInfo | None:
-        slot = namespace.index.get(key)
+        slot = self._lookup.find(namespace, key)
         return None if slot is None else self._lookup.info(slot)
 
     def list_blocks(
@@ -197,7 +198,7 @@ class Store:
         return self._parts.status()
 
     def _slot(self, namespace: Namespace, key: bytes) -> int:
-        slot = namespace.index.get(key)
+        slot = self._lookup.find(namespace, key)
         if slot is None:
-            raise NoSuchBlock(namespace.spec.name, key.hex())
+            raise NoSuchBlock(namespace.spec.name, printable_key(key))
         return slot
