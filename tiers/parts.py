@@ -116,6 +116,7 @@ class Parts:
     def _evict_one_from_dram(self) -> Pressure:
         self.recency.flush(SLICE)
         self.rules.nvme_takes_writes = self.nvme is not None and self.nvme.state == "ok"
+        self.rules.nvme_is_full = self.write_down is not None and self.write_down.full
         slot = self.policies.dram.evict(self.rules.may_leave_dram)
         if slot is None:
             return Pressure.NOTHING
@@ -131,8 +132,9 @@ class Parts:
         return Pressure.FREED
 
     def _count_loss(self, slot: int) -> None:
-        """A block that should have been on NVMe and is not, since the disk failed."""
-        if self.nvme is not None and self.nvme.state != "ok" and self.rules.wants_nvme(slot):
+        """A block that should have been on NVMe and is not, since the disk failed or is full of what may not leave it."""
+        unwritable = not self.rules.nvme_takes_writes or self.rules.nvme_is_full
+        if self.nvme is not None and unwritable and self.rules.wants_nvme(slot):
             self.counters["lost_dirty"] += 1
 
     def _demote(self, slot: int) -> None:

@@ -25,6 +25,8 @@ class LeaveRules:
         self._catalogue = catalogue
         self.nvme_takes_writes = False
         """Kept up to date by the store: there is an NVMe tier and it is not degraded."""
+        self.nvme_is_full = False
+        """Kept up to date by the store: a write just failed since nothing may leave NVMe, so that writing is no way to leave."""
 
     def may_leave_dram(self, slot: int) -> bool:
         extent = self._catalogue.dram.get(slot)
@@ -36,7 +38,7 @@ class LeaveRules:
 
     def needs_writing(self, slot: int) -> bool:
         """Whether leaving DRAM means being written to NVMe first."""
-        if not self.nvme_takes_writes or self._catalogue.nvme_offset[slot] != NOWHERE:
+        if not self.nvme_takes_writes or self.nvme_is_full or self._catalogue.nvme_offset[slot] != NOWHERE:
             return False
         return self._catalogue.owner(slot).spec.mode is WriteMode.WRITE_BACK
 

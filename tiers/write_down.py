@@ -28,6 +28,8 @@ ATTEMPTS = 2
 """A write that met a fenced segment is done once more elsewhere."""
 HEADER_BYTES_MAX = 4096
 COMPLAIN_SECONDS = 60.0
+FULL_SECONDS = 0.5
+"""How long NVMe is taken for full after a write found nothing that may leave it: finding that out looks at every block."""
 
 
 class WriteDown:
@@ -56,6 +58,7 @@ class WriteDown:
         """By sequence and not by slot: a slot may have its next block while the last one's write still runs."""
         self._landed = asyncio.Event()
         self._complain_after = 0.0
+        self._full_until = 0.0
         self._superseded: dict[Key, list[Extent]] = {}
 
     # --- writing ---
@@ -202,12 +205,24 @@ class WriteDown:
         self._recency.flush(SLICE)
         slot = self._copies.policies.nvme.evict(self._rules.may_leave_nvme)
         if slot is None:
+            self._found_full()
             raise NotEvictable("the NVMe tier", size)
         if slot in self._catalogue.dram:
             self._copies.drop_nvme(slot)
             self._counters["evicted_nvme_copies"] += 1
         else:
             self._copies.forget(slot, "nvme")
+
+    @property
+    def full(self) -> bool:
+        """Whether a write has just failed for lack of room that eviction could make."""
+        return time.monotonic() < self._full_until
+
+    def _found_full(self) -> None:
+        """Eviction from DRAM does not try again at once, and hears of it when it may."""
+        if not self.full:
+            self._full_until = time.monotonic() + FULL_SECONDS
+            asyncio.get_running_loop().call_later(FULL_SECONDS, self._copies.room_changed)
 
     # --- order ---
 
