@@ -14,6 +14,7 @@ from mooncask.tiers.namespace import Namespace, NamespaceRegistry
 NOWHERE = -1
 NO_PARENT = -1
 CHECKSUM_BYTES = 16
+ANCESTORS_MAX = 1 << 16
 
 
 class Catalogue:
@@ -104,11 +105,24 @@ class Catalogue:
         parent_slot = namespace.index.get(parent, NO_PARENT) if parent else NO_PARENT
         if parent and parent_slot == NO_PARENT:
             self._awaited.setdefault((namespace.id, parent), set()).add(slot)
-        for child in self._awaited.pop((namespace.id, self.keys[slot]), ()):
-            self._adopt(child, slot)
         self.parent_slot[slot] = NO_PARENT
         if parent_slot != NO_PARENT:
             self._adopt(slot, parent_slot)
+        for child in self._awaited.pop((namespace.id, self.keys[slot]), ()):
+            if not self._descends(slot, child):
+                self._adopt(child, slot)
+
+    def _descends(self, slot: int, ancestor: int) -> bool:
+        """Whether the chain above `slot` comes to `ancestor`: a ring of parents would have no leaf, and nothing of it would
+        ever leave. A chain of more blocks than are looked at counts as one."""
+        for _ in range(ANCESTORS_MAX):
+            parent = self.parent_slot[slot]
+            if parent == NO_PARENT or self.keys[parent] != self.parents[slot]:
+                return False
+            if parent == ancestor:
+                return True
+            slot = parent
+        return True
 
     def _adopt(self, child: int, parent_slot: int) -> None:
         self.parent_slot[child] = parent_slot

@@ -16,6 +16,7 @@ from mooncask.errors import (
     EmptyBlock,
     LengthMismatch,
     NoSuchBlock,
+    NoSuchNamespace,
     PinLimitExceeded,
     TierDegraded,
     UnknownReservation,
@@ -85,6 +86,8 @@ class Puts:
             raise EmptyBlock(printable_key(request.key))
         if not request.key:
             raise BadRequest("a block's key can't be empty")
+        if request.key == request.parent:
+            raise BadRequest(f"block {printable_key(request.key)} can't be its own parent")
 
     def _have(self, namespace: Namespace, request: PutRequest) -> bool:
         """Whether this KV block is here with the same length; LengthMismatch if with another."""
@@ -121,7 +124,8 @@ class Puts:
         """Publish a reservation's bytes: True = published, False = somebody was first.
 
         `source`: where the bytes are, if not in the extent itself. `digest`: the writer's xxh3_128, compared if given;
-        DigestMismatch aborts the reservation. UnknownReservation when it has ended, also while this ran.
+        DigestMismatch aborts the reservation. UnknownReservation when it has ended, also while this ran. NoSuchNamespace
+        when the namespace was dropped meanwhile.
         """
         self._must_be_open(reservation)
         extent, request = reservation.extent, reservation.request
@@ -139,6 +143,9 @@ class Puts:
     def _publish(self, reservation: Reservation, checksum: bytes) -> bool:
         """No await in here: the block appears in one step."""
         namespace, request = reservation.namespace, reservation.request
+        if self._parts.registry.by_id(namespace.id) is not namespace:
+            self.abort(reservation)
+            raise NoSuchNamespace(namespace.spec.name)
         slot = namespace.index.get(request.key)
         if slot is not None and self._catalogue.expired(slot, time.time()):
             self._copies.forget(slot, "expired")
