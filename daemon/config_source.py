@@ -17,6 +17,7 @@ import msgspec
 from mooncask.daemon.config import Config, Section, TenantSection
 from mooncask.daemon.quantities import SIZE_ALLOWED, TIME_ALLOWED, format_size, parse_seconds, parse_size
 from mooncask.errors import ConfigError
+from mooncask.tiers.block import ALIGNMENT
 
 PREFIX = "MOONCASK_"
 OTHERS = frozenset({"MOONCASK_CONFIG", "MOONCASK_SOCKET"})
@@ -202,11 +203,25 @@ def _check_together(config: Config) -> None:
         raise ConfigError(
             "dram.capacity", format_size(config.dram.capacity), f"at least {format_size(_ARENA_BYTES_MIN)}"
         )
-    if config.limits.block_max == 0:
-        raise ConfigError("limits.block_max", "0", SIZE_ALLOWED + " above 0")
+    _check_above_zero(config)
+    if config.socket.staging % ALIGNMENT:
+        raise ConfigError("socket.staging", format_size(config.socket.staging), f"a multiple of {ALIGNMENT} bytes")
     if config.http.enabled:
         _check_loopback(config.http.listen)
     _check_tenants(config.tenants)
+
+
+def _check_above_zero(config: Config) -> None:
+    """Where 0 does not mean "none" but that nothing would ever work."""
+    for key, value, allowed in (
+        ("limits.block_max", config.limits.block_max, SIZE_ALLOWED),
+        ("limits.lease_max", config.limits.lease_max, TIME_ALLOWED),
+        ("http.rate_min", config.http.rate_min, SIZE_ALLOWED),
+        ("nvme.dirty_max", config.nvme.dirty_max, SIZE_ALLOWED),
+        ("socket.staging", config.socket.staging, SIZE_ALLOWED),
+    ):
+        if not value:
+            raise ConfigError(key, "0", allowed + " above 0")
 
 
 def _check_loopback(listen: str) -> None:

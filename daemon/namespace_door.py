@@ -17,6 +17,8 @@ from mooncask.tiers.store import Store
 
 DEFAULT_TENANT = "default"
 NAMESPACES_MAX = 4096
+FAMILY_BYTES_MAX = 16 << 10
+SHARD_BYTES_MAX = 256
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _SALT_DOMAIN = b"mooncask tenant salt 1\0"
 
@@ -70,6 +72,7 @@ class NamespaceDoor:
         return sum(namespace.stored_bytes for namespace in self._store.namespaces() if namespace.spec.tenant == tenant)
 
     def _spec(self, tenant: str, request: wire.Open) -> NamespaceSpec:
+        _check_size(request)
         fingerprint = b"" if request.kind is wire.NamespaceKind.OBJECT else _fingerprint(request.family, request.hash)
         name = request.name or _derived_name(tenant, request, fingerprint)
         existing = self._store.namespace(name)
@@ -91,6 +94,15 @@ class NamespaceDoor:
         if asked != WriteMode.MEMORY and not self._has_nvme:
             raise BadRequest(f'mode "{asked}" needs an NVMe tier, and this daemon has none (nvme.path is empty)')
         return WriteMode(asked)
+
+
+def _check_size(request: wire.Open) -> None:
+    """A namespace is kept for good: what it is described by has an end."""
+    size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in request.family.items())
+    if size_bytes > FAMILY_BYTES_MAX:
+        raise BadRequest(f"a family of {size_bytes} bytes; at most {FAMILY_BYTES_MAX} are allowed")
+    if len(request.shard.encode()) > SHARD_BYTES_MAX:
+        raise BadRequest(f"a shard's name has at most {SHARD_BYTES_MAX} bytes")
 
 
 def check_name(name: str) -> str:

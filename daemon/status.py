@@ -2,13 +2,18 @@
 
 import importlib.metadata
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mooncask.client import wire
+from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import BlockInfo, TierStatus
 
 if TYPE_CHECKING:
     from mooncask.daemon.session import LocalPlane
+
+FAMILIES_BYTES_MAX = 256 << 10
+"""Characters of families in one Status; with 4096 namespaces and long shards it still is below a frame's 4 MiB."""
 
 
 def version() -> str:
@@ -57,22 +62,32 @@ def daemon_status(plane: "LocalPlane", request_id: int, tenant: str) -> wire.Sta
         uptime_seconds=time.monotonic() - service.started_seconds,
         ready=service.ready,
         tiers=[tier_stat(tier) for tier in service.store.status().tiers],
-        namespaces=[
-            wire.NamespaceStat(
-                name=namespace.spec.name,
-                kind=wire.NamespaceKind(namespace.spec.kind),
-                tenant=namespace.spec.tenant,
-                shard=namespace.spec.shard,
-                mode=namespace.spec.mode.value,
-                family=namespace.spec.family,
-                blocks=namespace.blocks,
-                bytes=namespace.stored_bytes,
-            )
-            for namespace in service.door.owned(tenant)
-        ],
+        namespaces=_namespace_stats(service.door.owned(tenant)),
         counters=dict(all_counters(plane)),
         clients=sum(len(process.sessions) for process in plane.processes),
     )
+
+
+def _namespace_stats(namespaces: Iterable[Namespace]) -> list[wire.NamespaceStat]:
+    """All of them; families as far as they fit into a frame."""
+    left = FAMILIES_BYTES_MAX
+    stats = []
+    for namespace in namespaces:
+        spec = namespace.spec
+        left -= sum(map(len, spec.family)) + sum(map(len, spec.family.values()))
+        stats.append(
+            wire.NamespaceStat(
+                name=spec.name,
+                kind=wire.NamespaceKind(spec.kind),
+                tenant=spec.tenant,
+                shard=spec.shard,
+                mode=spec.mode.value,
+                family=spec.family if left >= 0 else {},
+                blocks=namespace.blocks,
+                bytes=namespace.stored_bytes,
+            )
+        )
+    return stats
 
 
 def all_counters(plane: "LocalPlane") -> dict[str, int]:

@@ -254,6 +254,7 @@ def _recover(parts: Parts, nvme: NvmeTier) -> None:
     """Fill the catalogue with what the disk index holds; recency starts as the order of writing."""
     catalogue, registry = parts.catalogue, parts.registry
     registry.restore(nvme.saved_namespaces())
+    registry.next_id = max(registry.next_id, nvme.highest_namespace + 1)
     for block in nvme.recovered:
         namespace = registry.by_id(block.record.namespace)
         if namespace is None:

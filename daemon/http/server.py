@@ -1,8 +1,10 @@
 """The HTTP server: S3 at the root, the operator's pages under /-/. Which operation a request is: `target.py`."""
 
 import errno
+import logging
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
@@ -15,6 +17,8 @@ from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.namespace_door import DEFAULT_TENANT
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
+
+log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 2.0
 CUT_SECONDS = 0.5
@@ -37,6 +41,8 @@ class HttpServer:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_protocol_log(),
+            auto_decompress=False,  # a body is stored as it was sent, whatever Content-Encoding calls it
             keepalive_timeout=KEEPALIVE_SECONDS,
             shutdown_timeout=CUT_SECONDS,
         )
@@ -95,6 +101,22 @@ class HttpServer:
                 return await self._buckets.delete(namespace)
             case _:
                 return await self._buckets.head(namespace)
+
+
+def _protocol_log() -> logging.Logger:
+    """Where aiohttp tells of faults; a request that is not HTTP is none of ours, and is one line."""
+    found = logging.getLogger("mooncask.daemon.http.protocol")
+    if not found.filters:
+        found.addFilter(_tell_bad_requests_briefly)
+    return found
+
+
+def _tell_bad_requests_briefly(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    if not isinstance(error, HttpProcessingError):
+        return True
+    log.info("a request that is not HTTP was refused: %s", error.message.partition("\n")[0][:200])
+    return False
 
 
 async def _sign(request: web.Request, response: web.StreamResponse) -> None:

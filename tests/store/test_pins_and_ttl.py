@@ -13,7 +13,9 @@ BLOCK = 256 * KIB
 
 
 @pytest.mark.parametrize("mode", [WriteMode.WRITE_THROUGH, WriteMode.WRITE_BACK])
-async def test_what_is_set_before_the_block_is_on_disk_is_there_after_a_restart(tmp_path: Path, mode: WriteMode) -> None:
+async def test_what_is_set_before_the_block_is_on_disk_is_there_after_a_restart(
+    tmp_path: Path, mode: WriteMode
+) -> None:
     async with opened(store_config(tmp_path)) as store:
         namespace = await kv(store, mode=mode)
         await put(store, namespace, b"k", b"x" * 1000)

@@ -107,7 +107,9 @@ class CrashWorkload:
             assert got in allowed, (
                 f"seed {self.seed}: {namespace.name}/{key!r} is {_short(got)}, not one of {[*map(_short, allowed)]}"
             )
-        assert {stat.key for stat in client.list_blocks(namespace).blocks} == set(found), f"seed {self.seed}: phantom keys"
+        assert {stat.key for stat in client.list_blocks(namespace).blocks} == set(found), (
+            f"seed {self.seed}: phantom keys"
+        )
         assert all(client.verify(namespace, list(found))), f"seed {self.seed}: verify found wrong copies"
         return len(found)
 

@@ -1,6 +1,7 @@
 """Opens stores for tests and speaks to them in bytes: put this, what is stored, who is in the way."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,7 +108,7 @@ def assert_books_balance(store: Store) -> None:
     assert copies.leased_bytes == 0 and store._parts.room.reserved_bytes == 0
     assert not copies._orphans and not copies._transient
     spans = sorted((extent.offset, extent.offset + extent.length) for extent in extents)
-    assert all(left[1] <= right[0] for left, right in zip(spans, spans[1:], strict=False))
+    assert all(left[1] <= right[0] for left, right in itertools.pairwise(spans))
     for namespace in store.namespaces():
         assert namespace.stored_bytes == sum(catalogue.size[slot] for slot in namespace.index.values())
     resident_slots = set(catalogue.dram)

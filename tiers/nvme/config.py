@@ -9,6 +9,8 @@ from mooncask.tiers.nvme.record import HEADER_BYTES, SEGMENT_DATA_START
 
 SEGMENT_BYTES_DEFAULT = 256 << 20
 SEGMENT_BYTES_SMALLEST_DEFAULT = 32 << 20
+SEGMENT_BYTES_MIN = SEGMENT_DATA_START + HEADER_BYTES + ALIGNMENT
+"""A segment that holds a block of one unit."""
 SEGMENTS_WANTED = 32
 SEGMENTS_MIN = 4
 SEGMENTS_RESERVED = 2
@@ -36,6 +38,8 @@ class NvmeConfig:
     def __post_init__(self) -> None:
         if self.segment_bytes % ALIGNMENT or self.segment_bytes < 0:
             raise ConfigError("nvme.segment_bytes", str(self.segment_bytes), f"a multiple of {ALIGNMENT}, or 0")
+        if 0 < self.segment_bytes < SEGMENT_BYTES_MIN:
+            raise ConfigError("nvme.segment_bytes", str(self.segment_bytes), f"at least {SEGMENT_BYTES_MIN}, or 0")
         if not 1 <= self.io_threads <= 64:
             raise ConfigError("nvme.io_threads", str(self.io_threads), "1 to 64")
         self.with_segments_of(self.segment_bytes or self._chosen_segment_bytes())
