@@ -23,7 +23,7 @@ from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, QuotaExceeded
 from mooncask.tiers.block import Extent, WriteMode
 from mooncask.tiers.namespace import Namespace
-from mooncask.tiers.requests import Match, PutRequest, Reservation
+from mooncask.tiers.requests import Commit, Match, PutRequest, Reservation
 from mooncask.tiers.store import Store
 
 log = logging.getLogger(__name__)
@@ -55,6 +55,15 @@ class Writing:
     @property
     def key(self) -> Key:
         return Key(self.reservation.namespace.id, self.reservation.request.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Committing:
+    """One writing to publish; `source` is where an untrusted writer has put its bytes."""
+
+    writing: Writing
+    digest: bytes = b""
+    source: memoryview | None = None
 
 
 class Service:
@@ -116,20 +125,37 @@ class Service:
         self.arrivals.announce(writing.key, writing, layers)
         return writing
 
-    async def commit(self, writing: Writing, digest: bytes = b"", source: memoryview | None = None) -> CommitState:
-        """PUBLISHED or HAVE_IT; raises what the store raises, and then the writing is over too."""
-        assert not writing.committing, "callers take a writing out of their table before they commit it"
-        writing.committing = True
+    async def commit(self, writing: Writing, digest: bytes = b"") -> CommitState:
+        """PUBLISHED or HAVE_IT; raises what the store says, and then the writing is over too."""
+        [outcome] = await self.commit_many([Committing(writing, digest)])
+        if isinstance(outcome, MooncaskError):
+            raise outcome
+        return outcome
+
+    async def commit_many(self, commits: Sequence[Committing]) -> list[CommitState | MooncaskError]:
+        """As `commit`, each with its own outcome. All of these writings are over when it returns or raises."""
+        for commit in commits:
+            assert not commit.writing.committing, "callers take a writing out of their table before they commit it"
+            commit.writing.committing = True
         try:
-            published = await self.store.commit(writing.reservation, digest, source)
+            outcomes = await self.store.commit_many(
+                [Commit(commit.writing.reservation, commit.digest, commit.source) for commit in commits]
+            )
         except BaseException:
-            self.abort(writing)  # no thread touches the place any more, also after a cancellation (off_loop.py)
+            for commit in commits:
+                self.abort(commit.writing)  # no thread touches the place any more, also after a cancellation
             raise
+        return [self._concluded(commit.writing, outcome) for commit, outcome in zip(commits, outcomes, strict=True)]
+
+    def _concluded(self, writing: Writing, outcome: bool | MooncaskError) -> CommitState | MooncaskError:
+        if isinstance(outcome, MooncaskError):
+            self.abort(writing)
+            return outcome
         # The store published before it answered; a waiter that came in between holds the block itself (`waiter.py`).
         self._uncount(writing)
         for waiter in self.arrivals.published(writing.key):
             waiter.wake(published=True)
-        return CommitState.PUBLISHED if published else CommitState.HAVE_IT
+        return CommitState.PUBLISHED if outcome else CommitState.HAVE_IT
 
     async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
         """Waits until the block survives a crash; raises as `Store.durable`."""

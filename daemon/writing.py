@@ -6,7 +6,7 @@ from typing import Any
 
 from mooncask.client import wire
 from mooncask.client.wire import CommitState
-from mooncask.daemon.service import Writing
+from mooncask.daemon.service import Committing, Writing
 from mooncask.daemon.session import Session, check_columns, optional_column
 from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, MooncaskError, UnknownReservation, error_data
@@ -14,6 +14,8 @@ from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest
 
 _U32 = 1 << 32
+COMMITS_AT_A_TIME = 32
+"""The loop serves nobody while these are published, after a thread has checked them: about a millisecond."""
 
 Later = Coroutine[Any, Any, wire.Message | None]
 
@@ -26,13 +28,8 @@ class _Outcome:
     error: MooncaskError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Item:
-    """One block of a Commit; `source` is where an untrusted writer has put it."""
-
-    writing: Writing
-    digest: bytes
-    source: memoryview | None
+def _outcome(found: CommitState | MooncaskError) -> _Outcome:
+    return _Outcome(CommitState.FAILED, found) if isinstance(found, MooncaskError) else _Outcome(found)
 
 
 class WritingRequests:
@@ -133,12 +130,13 @@ class WritingRequests:
         deadline = session.deadline(request.deadline_ms, self._service.config.limits.reserve_deadline_max)
         # The staged bytes are taken now: the connection, and its staging area with it, may be gone before a task runs.
         items = [
-            _Item(writing, digest, self._staged(writing)) for writing, digest in zip(writings, digests, strict=True)
+            Committing(writing, digest, self._staged(writing))
+            for writing, digest in zip(writings, digests, strict=True)
         ]
         return self._commit_all(request, items, deadline)
 
-    async def _commit_all(self, request: wire.Commit, items: list[_Item], deadline: float) -> wire.Message:
-        states = await windowed(items, self._publish)
+    async def _commit_all(self, request: wire.Commit, items: list[Committing], deadline: float) -> wire.Message:
+        states = await self._publish(items)
         outcomes = await self._made_durable(items, states, deadline) if request.durable else states
         failures = [
             wire.Failure(i, type(outcome.error).__name__, outcome.error.message, error_data(outcome.error))
@@ -147,19 +145,27 @@ class WritingRequests:
         ]
         return wire.Committed(request.id, bytes(outcome.state for outcome in outcomes), failures)
 
-    async def _publish(self, item: _Item) -> _Outcome:
+    async def _publish(self, items: list[Committing]) -> list[_Outcome]:
+        """So many at a time that others get their turn in between."""
+        outcomes: list[_Outcome] = []
+        waiting = list(items)
         try:
-            return _Outcome(await self._service.commit(item.writing, item.digest, item.source))
-        except MooncaskError as error:
-            return _Outcome(CommitState.FAILED, error)
+            while waiting:
+                share, waiting = waiting[:COMMITS_AT_A_TIME], waiting[COMMITS_AT_A_TIME:]
+                found = await self._service.commit_many(share)
+                outcomes += map(_outcome, found)
         finally:
+            for item in waiting:  # cancelled: what was not begun
+                self._service.abort(item.writing)
             if not self._session.closed:
-                self._session.unstage(item.writing)
+                for item in items:
+                    self._session.unstage(item.writing)
+        return outcomes
 
-    async def _made_durable(self, items: list[_Item], states: list[_Outcome], deadline: float) -> list[_Outcome]:
+    async def _made_durable(self, items: list[Committing], states: list[_Outcome], deadline: float) -> list[_Outcome]:
         """All at once, so that they reach the disk in the same batches."""
 
-        async def durable(pair: tuple[_Item, _Outcome]) -> _Outcome:
+        async def durable(pair: tuple[Committing, _Outcome]) -> _Outcome:
             item, outcome = pair
             if outcome.error is not None:
                 return outcome

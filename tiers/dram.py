@@ -4,8 +4,10 @@ Nothing here survives the process.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +15,16 @@ from mooncask.tiers.arena import Arena
 from mooncask.tiers.block import BlockRecord, Extent, TierName
 from mooncask.tiers.checksum import check_digest, check_room, payload_checksum
 from mooncask.tiers.ledger import Ledger
-from mooncask.tiers.off_loop import run_off_loop, run_sized
+from mooncask.tiers.off_loop import INLINE_BYTES, run_off_loop, run_sized
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """A reserved extent of which the first `size` bytes count; they come from `source`, or were written in place."""
+
+    extent: Extent
+    size: int
+    source: memoryview | None = None
 
 
 class DramTier:
@@ -26,8 +37,12 @@ class DramTier:
 
     name = TierName.DRAM
 
-    def __init__(self, arena: Arena, executor: Executor, *, first_generation: int | None = None) -> None:
+    def __init__(
+        self, arena: Arena, executor: Executor, *, threads: int = 1, first_generation: int | None = None
+    ) -> None:
+        """`threads`: among how many of the executor's a batch is divided."""
         self.arena = arena
+        self._threads = threads
         self.capacity_bytes = arena.capacity_bytes
         self._executor = executor
         self._ledger = Ledger(self.name, arena.populated_bytes, first_generation)
@@ -97,6 +112,35 @@ class DramTier:
         """The xxh3_128 digest of the first `size` bytes as they lie there."""
         payload = self.view(extent)[:size]
         return await run_sized(self._executor, size, lambda: payload_checksum(payload))
+
+    async def settle(self, fillings: Sequence[Filling]) -> list[bytes]:
+        """Several reserved extents taken in: copied from `source` where that is given, padded; the xxh3_128 of each.
+
+        One piece of work a thread for all of them: handing over block by block costs more than digesting 256 KiB.
+        """
+        assert all(self._ledger.holds(filling.extent) for filling in fillings)
+        if sum(filling.size for filling in fillings) <= INLINE_BYTES:
+            return [self._settle_one(filling) for filling in fillings]
+        step = -(-len(fillings) // self._threads)
+        shares = [fillings[start : start + step] for start in range(0, len(fillings), step)]
+        work = (run_off_loop(self._executor, partial(self._settle_share, share)) for share in shares)
+        done = await asyncio.gather(*work, return_exceptions=True)  # all have ended, also after a cancellation
+        digests: list[bytes] = []
+        for share in done:
+            if isinstance(share, BaseException):
+                raise share
+            digests += share
+        return digests
+
+    def _settle_share(self, fillings: Sequence[Filling]) -> list[bytes]:
+        return [self._settle_one(filling) for filling in fillings]
+
+    def _settle_one(self, filling: Filling) -> bytes:
+        payload = self.view(filling.extent)[: filling.size]
+        if filling.source is not None and filling.size:
+            np.copyto(np.frombuffer(payload, np.uint8), np.frombuffer(filling.source, np.uint8, filling.size))
+        self.zero_pad(filling.extent, filling.size)
+        return payload_checksum(payload)
 
     async def commit(self, extent: Extent, record: BlockRecord, payload: memoryview) -> None:
         """See `Tier`. A payload that already is the extent's own memory is not copied; `record.checksum` is not compared."""

@@ -103,14 +103,6 @@ class Parts:
     def nvme_bytes_per_second(self) -> float:
         return self.bring_up.rate.bytes_per_second if self.bring_up is not None else 1.0
 
-    async def settle(self, extent: Extent, size: int, source: memoryview | None) -> bytes:
-        """The payload in its extent, the pad behind it zero; returns the checksum."""
-        if source is not None:
-            await self.dram.fill(extent, source[:size])
-        else:
-            self.dram.zero_pad(extent, size)
-        return await self.dram.checksum(extent, size)
-
     # --- eviction from DRAM ---
 
     def _evict_one_from_dram(self) -> Pressure:
@@ -222,7 +214,7 @@ async def build_parts(config: StoreConfig) -> Parts:
     if config.nvme is not None:
         nvme = await NvmeTier.open(config.nvme, is_live=_is_live(catalogue), moved=_moved(catalogue))
     arena = Arena(config.dram_bytes, huge_pages=config.huge_pages, trusted_writers=config.trusted_writers)
-    dram = DramTier(arena, executor)
+    dram = DramTier(arena, executor, threads=config.copy_threads)
     hbm = HbmTier.open(config.hbm_device, config.hbm_bytes, executor) if config.hbm_bytes else None
     parts = Parts(config, dram, nvme, hbm, registry, catalogue, executor)
     if nvme is not None:

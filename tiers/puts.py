@@ -15,6 +15,7 @@ from mooncask.errors import (
     DigestMismatch,
     EmptyBlock,
     LengthMismatch,
+    MooncaskError,
     NoSuchBlock,
     NoSuchNamespace,
     PinLimitExceeded,
@@ -23,9 +24,10 @@ from mooncask.errors import (
 )
 from mooncask.tiers.block import BlockRecord, Extent, WriteMode, aligned, printable_key
 from mooncask.tiers.catalogue import NOWHERE
+from mooncask.tiers.dram import Filling
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.parts import Parts
-from mooncask.tiers.requests import PutRequest, Reservation
+from mooncask.tiers.requests import Commit, PutRequest, Reservation
 
 
 class Puts:
@@ -120,21 +122,28 @@ class Puts:
 
     # --- commit and abort ---
 
-    async def commit(self, reservation: Reservation, digest: bytes, source: memoryview | None) -> bool:
-        """Publish a reservation's bytes: True = published, False = somebody was first.
+    async def commit(self, commits: Sequence[Commit]) -> list[bool | MooncaskError]:
+        """Publish reservations' bytes, each for itself: True = published, False = somebody was first, or why not.
 
-        `source`: where the bytes are, if not in the extent itself. `digest`: the writer's xxh3_128, compared if given;
         DigestMismatch aborts the reservation. UnknownReservation when it has ended, also while this ran. NoSuchNamespace
         when the namespace was dropped meanwhile.
         """
-        self._must_be_open(reservation)
-        extent, request = reservation.extent, reservation.request
-        checksum = await self._parts.settle(extent, request.size, source)
-        self._must_be_open(reservation)  # its writer may have died while the checksum ran
-        if digest and digest != checksum:
-            self.abort(reservation)
-            raise DigestMismatch(printable_key(request.key), digest.hex(), checksum.hex())
-        return self._publish(reservation, checksum)
+        open_ones = [commit for commit in commits if commit.reservation.open]
+        fillings = [Filling(c.reservation.extent, c.reservation.request.size, c.source) for c in open_ones]
+        checksums = iter(await self._parts.dram.settle(fillings))
+        settled = {id(commit): next(checksums) for commit in open_ones}
+        return [self._outcome(commit, settled.get(id(commit), b"")) for commit in commits]
+
+    def _outcome(self, commit: Commit, checksum: bytes) -> bool | MooncaskError:
+        try:
+            self._must_be_open(commit.reservation)  # its writer may have died while the checksum ran
+            if commit.digest and commit.digest != checksum:
+                self.abort(commit.reservation)
+                key = printable_key(commit.reservation.request.key)
+                raise DigestMismatch(key, commit.digest.hex(), checksum.hex())
+            return self._publish(commit.reservation, checksum)
+        except MooncaskError as error:
+            return error
 
     def _must_be_open(self, reservation: Reservation) -> None:
         if not reservation.open:

@@ -57,6 +57,15 @@ class Reservation:
 
 
 @dataclass(frozen=True, slots=True)
+class Commit:
+    """One reservation to publish. `digest`: the writer's xxh3_128, compared unless empty. `source`: where the bytes are, if not in place."""
+
+    reservation: Reservation
+    digest: bytes = b""
+    source: memoryview | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Match:
     """The usable prefix: block i is in tier `tiers[i]` (a TierName), blocks 0..i take about `seconds[i]` to load."""
 

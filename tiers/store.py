@@ -9,7 +9,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from mooncask.errors import BadRequest, CorruptBlock, DeadlineExceeded, NamespaceNotEmpty, NoSuchBlock, TierDegraded
+from mooncask.errors import (
+    BadRequest,
+    CorruptBlock,
+    DeadlineExceeded,
+    MooncaskError,
+    NamespaceNotEmpty,
+    NoSuchBlock,
+    TierDegraded,
+)
 from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode, printable_key
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.housekeeping import Housekeeping
@@ -17,7 +25,7 @@ from mooncask.tiers.lookup import Lookup
 from mooncask.tiers.namespace import Namespace, NamespaceRegistry, NamespaceSpec
 from mooncask.tiers.parts import Parts, build_parts
 from mooncask.tiers.puts import Puts
-from mooncask.tiers.requests import BlockInfo, Match, PutRequest, Reservation, StoreConfig, StoreStatus
+from mooncask.tiers.requests import BlockInfo, Commit, Match, PutRequest, Reservation, StoreConfig, StoreStatus
 
 
 class Store:
@@ -143,8 +151,15 @@ class Store:
         return await self._puts.reserve(namespace, requests, deadline)
 
     async def commit(self, reservation: Reservation, digest: bytes = b"", source: memoryview | None = None) -> bool:
-        """Check and publish; True = published, False = somebody was first and these bytes are dropped. See `Puts.commit`."""
-        return await self._puts.commit(reservation, digest, source)
+        """Check and publish; True = published, False = somebody was first and these bytes are dropped. Raises as `Puts.commit`."""
+        [outcome] = await self.commit_many([Commit(reservation, digest, source)])
+        if isinstance(outcome, MooncaskError):
+            raise outcome
+        return outcome
+
+    async def commit_many(self, commits: Sequence[Commit]) -> list[bool | MooncaskError]:
+        """A batch at the price of one: each is published or has its own error. See `Puts.commit`."""
+        return await self._puts.commit(commits)
 
     def abort(self, reservation: Reservation) -> None:
         """Nothing happened. Aborting what has ended does nothing."""
