@@ -1,6 +1,6 @@
 """Hands out DRAM: at once where it can, else first come first served while eviction makes room, until a deadline.
 
-Which block leaves is the evictor's decision (`tiers/pressure.py`). Deadlines are `time.monotonic()` seconds.
+Loads pass only reserves that wait for the limit on what can't be evicted. Which block leaves is the evictor's decision (`tiers/pressure.py`). Deadlines are `time.monotonic()` seconds.
 """
 
 import asyncio
@@ -12,7 +12,10 @@ from dataclasses import dataclass, field
 from mooncask.errors import Busy
 from mooncask.tiers.block import Extent, aligned
 from mooncask.tiers.dram import DramTier
-from mooncask.tiers.pressure import Pressure
+from mooncask.tiers.pressure import Pressure, ScanPause
+
+EVICTIONS_A_TURN = 64
+"""One takes up to 0.1 ms."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +51,8 @@ class Room:
         self._queue_max = queue_max
         self._queue: deque[_Ticket] = deque()
         self._pump_scheduled = False
+        self._pause = ScanPause()
+        self._timer: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
@@ -96,23 +101,30 @@ class Room:
         self._pump()
 
     def _pump(self) -> None:
-        while self._queue:
-            ticket = self._queue[0]
-            if ticket.answer.done():  # gave up; its own task takes it out
-                return
-            if not self._allowed(ticket) or not self._fill(ticket):
-                return
-            self._queue.popleft()
+        while (ticket := self._first_in_line()) is not None and self._fill(ticket):
+            self._queue.remove(ticket)
             if ticket.reserves:
                 self.reserved_bytes += sum(extent.length for extent in ticket.extents)
             ticket.answer.set_result(ticket.extents)
+
+    def _first_in_line(self) -> _Ticket | None:
+        """Who is served next. Loads pass reserves that wait for the limit to allow them, since those hold no bytes and the
+        limit does not concern loads: it may take as long as the longest lease."""
+        held_up = False
+        for ticket in self._queue:
+            if ticket.answer.done():  # gave up; its own task takes it out
+                return None
+            if not ticket.reserves or (not held_up and self._allowed(ticket)):
+                return ticket
+            held_up = True
+        return None
 
     def _allowed(self, ticket: _Ticket) -> bool:
         return not ticket.reserves or bool(ticket.extents) or self._may_reserve(sum(map(aligned, ticket.sizes)))
 
     def _fill(self, ticket: _Ticket) -> bool:
-        """Whether the ticket has all its extents, after as much eviction as that takes."""
-        started_bytes = 0
+        """Whether the ticket has all its extents, after as much eviction as that takes and one turn of the loop allows."""
+        started_bytes = evicted = 0
         while ticket.missing:
             extent = self._dram.reserve(ticket.missing[0])
             if extent is not None:
@@ -120,12 +132,34 @@ class Room:
                 continue
             if started_bytes >= sum(ticket.missing):
                 return False
-            step = self._evict_one()
+            if evicted == EVICTIONS_A_TURN:  # of small blocks it may take thousands
+                self.changed()
+                return False
+            step = self._look_for_one()
             if step is Pressure.NOTHING:
                 return False
+            evicted += 1
             if step is Pressure.STARTED:
                 started_bytes += ticket.missing[0]
         return True
+
+    def _look_for_one(self) -> Pressure:
+        if pause := self._pause.left_seconds():
+            self._pump_later(pause)
+            return Pressure.NOTHING
+        began = time.monotonic()
+        step = self._evict_one()
+        if step is Pressure.NOTHING:
+            self._pause.found_nothing(began)
+        return step
+
+    def _pump_later(self, seconds: float) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._timer = None
+        self.changed()
 
     def _why(self, ticket: _Ticket) -> str:
         if self._queue and self._queue[0] is not ticket:

@@ -16,7 +16,7 @@ from mooncask.tiers.block import BlockRecord, Extent, aligned
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.copies import Copies
 from mooncask.tiers.nvme import NvmeTier
-from mooncask.tiers.pressure import LeaveRules
+from mooncask.tiers.pressure import LeaveRules, ScanPause
 from mooncask.tiers.recency import SLICE, Recency
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ class WriteDown:
         self._landed = asyncio.Event()
         self._complain_after = 0.0
         self._full_until = 0.0
+        self._pause = ScanPause()
         self._superseded: dict[Key, list[Extent]] = {}
 
     # --- writing ---
@@ -202,9 +203,13 @@ class WriteDown:
 
     def _evict_one(self, size: int) -> None:
         """Raises NotEvictable when nothing may leave."""
+        if self._pause.left_seconds():
+            raise NotEvictable("the NVMe tier", size)
         self._recency.flush(SLICE)
+        began = time.monotonic()
         slot = self._copies.policies.nvme.evict(self._rules.may_leave_nvme)
         if slot is None:
+            self._pause.found_nothing(began)
             self._found_full()
             raise NotEvictable("the NVMe tier", size)
         if slot in self._catalogue.dram:
