@@ -1,0 +1,96 @@
+"""Faults that a review found: bodies with an encoding, expired objects, zeros in the configuration, large namespaces."""
+
+import asyncio
+import gzip
+import time
+
+import pytest
+from child_processes import until
+from http_door import running_http
+from local_daemon import running_daemon
+
+from mooncask.client import wire
+from mooncask.daemon.config_source import load_config
+from mooncask.daemon.main import store_config
+from mooncask.errors import BadRequest, ConfigError
+
+
+async def test_a_body_is_stored_as_it_was_sent_whatever_encoding_it_names() -> None:
+    body = gzip.compress(b"a" * 100_000)
+    async with running_http() as http:
+        await http.ask("PUT", "/bucket")
+        for encoding in ("gzip", "deflate", "br"):
+            status, _, _ = await http.ask("PUT", "/bucket/k", data=body, headers={"Content-Encoding": encoding})
+            assert status == 200
+            assert (await http.ask("GET", "/bucket/k"))[1] == body
+
+
+async def test_an_expired_object_is_not_found_at_once() -> None:
+    async with running_http() as http:
+        await http.ask("PUT", "/bucket")
+        await http.ask("PUT", "/bucket/k", data=b"hello")
+        namespace = http.daemon.store.namespace("bucket")
+        assert namespace is not None
+        http.daemon.store._parts.catalogue.set_ttl(namespace.index[b"k"], time.time() - 0.001)
+        for method in ("GET", "HEAD"):
+            assert (await http.ask(method, "/bucket/k"))[0] == 404
+
+
+async def test_a_bucket_that_is_deleted_during_a_put_is_gone_for_the_put() -> None:
+    async with running_http() as http:
+        await http.ask("PUT", "/bucket")
+        host, port = http.address.rsplit(":", 1)
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(b"PUT /bucket/k HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhel")
+        await writer.drain()
+        await until(lambda: http.daemon.store.status().tiers[0].reserved_bytes > 0)
+        assert (await http.ask("DELETE", "/bucket"))[0] == 204
+        writer.write(b"lo")
+        assert b" 404 " in await reader.readline()
+        writer.close()
+        assert not http.daemon.store.status().tiers[0].used_bytes
+
+
+async def test_what_is_not_http_is_refused_without_a_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_http() as http:
+        for request in (
+            b"GET /\xff HTTP/1.1\r\nHost: x\r\n\r\n",
+            b"nonsense\r\n\r\n",
+            b"GET / HTTP/1.1\r\nX: " + b"y" * 9000,
+        ):
+            host, port = http.address.rsplit(":", 1)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(request)
+            assert b" 400 " in await reader.readline()
+            writer.close()
+    assert [record for record in caplog.records if record.exc_info] == []
+
+
+async def test_many_namespaces_with_long_descriptions_still_fit_into_a_status() -> None:
+    async with running_daemon() as daemon:
+        client = await daemon.client()
+        with pytest.raises(BadRequest, match="family of"):
+            await client.ask(wire.Opened, wire.Open, "large", wire.NamespaceKind.OBJECT, {"a": "b" * 20_000})
+        with pytest.raises(BadRequest, match="shard"):
+            await client.ask(wire.Opened, wire.Open, "large", wire.NamespaceKind.OBJECT, {}, "s" * 1000)
+        for number in range(40):
+            await client.ask(
+                wire.Opened, wire.Open, f"bucket-{number}", wire.NamespaceKind.OBJECT, {"a": "b" * 15_000}, "s" * 256
+            )
+        status = await client.ask(wire.Status, wire.Stat, 0, [])
+        assert len(status.namespaces) == 40 and status.namespaces[0].family and not status.namespaces[-1].family
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "key", ["HTTP_RATE_MIN", "NVME_DIRTY_MAX", "LIMITS_LEASE_MAX", "SOCKET_STAGING", "LIMITS_BLOCK_MAX"]
+)
+def test_a_zero_with_which_nothing_would_work_is_refused_at_the_start(key: str) -> None:
+    with pytest.raises(ConfigError, match="above 0"):
+        load_config(None, {f"MOONCASK_{key}": "0"})
+
+
+def test_a_segment_that_holds_no_block_is_refused_at_the_start() -> None:
+    environment = {"MOONCASK_NVME_PATH": "/x", "MOONCASK_NVME_SEGMENT": "4096"}
+    with pytest.raises(ConfigError, match="at least"):
+        store_config(load_config(None, environment))
