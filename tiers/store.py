@@ -195,6 +195,20 @@ class Store:
         """Delete from all tiers; durable when it returns. Readers keep what they hold. Unknown keys don't count."""
         return await self._lookup.delete(namespace, keys)
 
+    def withdraw(self, namespace: Namespace, key: bytes) -> bool:
+        """Take back a block that could not be made durable, so that it does not fill DRAM; whether that was done.
+
+        What the disk has or is about to get, in this version or an older one, stays as it is.
+        """
+        slot = namespace.index.get(key)
+        write_down = self._parts.write_down
+        below = slot is not None and self._catalogue.nvme_offset[slot] != NOWHERE
+        if slot is None or below or (write_down is not None and write_down.may_be_below((namespace.id, key))):
+            return False
+        self._parts.copies.remove(slot)
+        self.counters["withdrawn"] += 1
+        return True
+
     def info(self, namespace: Namespace, key: bytes) -> BlockInfo | None:
         slot = self._lookup.find(namespace, key)
         return None if slot is None else self._lookup.info(slot)

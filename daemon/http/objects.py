@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from aiohttp import web
 
+from mooncask.client.wire import CommitState
 from mooncask.daemon.config import HttpSection
 from mooncask.daemon.http.answers import Refused
 from mooncask.daemon.http.body_digests import check_digests, unsupported_header, wanted_digests
@@ -17,7 +18,7 @@ from mooncask.daemon.http.range_request import Span, requested_span
 from mooncask.daemon.http.s3_xml import etag
 from mooncask.daemon.http.target import block_key, key_text, writable_key
 from mooncask.daemon.service import Service, Writing
-from mooncask.errors import BadRequest, BlockTooLarge, Busy, DeadlineExceeded, NoSuchBlock
+from mooncask.errors import BadRequest, BlockTooLarge, Busy, DeadlineExceeded, NoSuchBlock, NotEvictable
 from mooncask.tiers.block import Extent, WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import BlockInfo, PutRequest
@@ -133,6 +134,7 @@ class Objects:
         digest = _own_digest(request)
         deadline = time.monotonic() + REQUEST_SECONDS
         (writing,) = await self._service.reserve(namespace, [PutRequest(key, size)], deadline)
+        state = CommitState.HAVE_IT
         if writing is not None:
             await self._fill(request, writing, size)
             try:
@@ -141,11 +143,20 @@ class Objects:
             except BaseException:
                 self._service.abort(writing)
                 raise
-            await self._service.commit(writing, digest)
+            state = await self._service.commit(writing, digest)
         if namespace.spec.mode is WriteMode.WRITE_THROUGH:
-            await self._service.durable(namespace, key, time.monotonic() + REQUEST_SECONDS)
+            await self._make_durable(namespace, key, published=state is CommitState.PUBLISHED)
         checksum = self._service.store.checksum(namespace, key) or b""
         return web.Response(status=200, headers={"ETag": etag(checksum)})
+
+    async def _make_durable(self, namespace: Namespace, key: bytes, *, published: bool) -> None:
+        """An object that finds no room on NVMe is not kept in DRAM either, where it could not be evicted."""
+        try:
+            await self._service.durable(namespace, key, time.monotonic() + REQUEST_SECONDS)
+        except NotEvictable:
+            if published:
+                self._service.store.withdraw(namespace, key)
+            raise
 
     def _checked_size(self, request: web.Request) -> int:
         refused = unsupported_header({name.lower(): value for name, value in request.headers.items()})

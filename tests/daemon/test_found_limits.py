@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import time
+from pathlib import Path
 
 import pytest
 from child_processes import until
@@ -94,3 +95,20 @@ def test_a_segment_that_holds_no_block_is_refused_at_the_start() -> None:
     environment = {"MOONCASK_NVME_PATH": "/x", "MOONCASK_NVME_SEGMENT": "4096"}
     with pytest.raises(ConfigError, match="at least"):
         store_config(load_config(None, environment))
+
+
+async def test_objects_that_find_no_room_on_a_full_disk_are_refused_at_once_and_do_not_fill_dram(
+    tmp_path: Path,
+) -> None:
+    settings = {"nvme.path": str(tmp_path), "nvme.capacity": "70MiB", "dram.capacity": "16MiB"}
+    async with running_http(settings) as http:
+        await http.ask("PUT", "/bucket")
+        stored: set[int] = set()
+        for number in range(80):
+            status, _, _ = await http.ask("PUT", f"/bucket/{number}", data=b"x" * (1 << 20))
+            assert status in (200, 507), "never a wait for room that nobody makes"
+            stored |= {number} if status == 200 else set()
+        assert 10 < len(stored) < 60
+        for number in range(80):
+            assert (await http.ask("HEAD", f"/bucket/{number}"))[0] == (200 if number in stored else 404)
+        assert (await http.ask("DELETE", f"/bucket/{min(stored)}"))[0] == 204
