@@ -5,6 +5,7 @@ dictionary entry and the slot number itself about 250. Objects of 20 attributes 
 Slots are reused; (slot, sequence) is not: after an `await`, compare `sequence[slot]` with the one seen before.
 """
 
+import heapq
 from array import array
 from collections.abc import Iterator
 
@@ -15,6 +16,8 @@ NOWHERE = -1
 NO_PARENT = -1
 CHECKSUM_BYTES = 16
 ANCESTORS_MAX = 1 << 16
+ENDS_SPARE = 1024
+"""Ends of times to live that were changed; more of them than this beside the live ones are thrown out."""
 
 
 class Catalogue:
@@ -52,6 +55,9 @@ class Catalogue:
         """Of `pinned_bytes`, those whose block is in DRAM and not on NVMe: what is also below may leave DRAM, pinned or not.
         Both count whole extents."""
         self._free: list[int] = []
+        self._ttl_blocks = 0
+        self._ends: list[tuple[float, int]] = []
+        """A heap of times to live; one that is not the slot's time any more means nothing."""
         self._awaited: dict[tuple[int, bytes], set[int]] = {}
         """Blocks whose parent is not here (yet), by the parent's namespace and key: commits and restarts come in any order."""
 
@@ -272,8 +278,24 @@ class Catalogue:
 
     def set_ttl(self, slot: int, deadline_seconds: float) -> None:
         """`deadline_seconds` on the wall clock; 0 = none."""
-        self.owner(slot).ttl_blocks += bool(deadline_seconds) - bool(self.ttl[slot])
+        change = bool(deadline_seconds) - bool(self.ttl[slot])
+        self.owner(slot).ttl_blocks += change
+        self._ttl_blocks += change
         self.ttl[slot] = deadline_seconds
+        if deadline_seconds:
+            heapq.heappush(self._ends, (deadline_seconds, slot))
+            if len(self._ends) > 2 * self._ttl_blocks + ENDS_SPARE:
+                self._ends = [(ttl, slot) for slot, ttl in enumerate(self.ttl) if ttl]
+                heapq.heapify(self._ends)
+
+    def take_expired(self, now_seconds: float, most: int) -> list[int]:
+        """Up to `most` blocks whose time is over. Each is named once: the caller lets go of them before anything else happens."""
+        expired: list[int] = []
+        while self._ends and self._ends[0][0] <= now_seconds and len(expired) < most:
+            deadline, slot = heapq.heappop(self._ends)
+            if self.ttl[slot] == deadline:
+                expired.append(slot)
+        return list(dict.fromkeys(expired))
 
     def expired(self, slot: int, now_seconds: float) -> bool:
         return 0.0 < self.ttl[slot] <= now_seconds

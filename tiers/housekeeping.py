@@ -16,6 +16,10 @@ SWEEP_SECONDS = 1.0
 """How late a block may vanish from the catalogue after its time; lookups see it expired at once."""
 
 
+SWEEP_BLOCKS = 128
+"""What one turn of the loop forgets."""
+
+
 class Housekeeping:
     """Background tasks of one store, and the calls that share their code."""
 
@@ -74,20 +78,13 @@ class Housekeeping:
 
     async def _sweep_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
-            self.sweep(time.time())
+            more = self.sweep(time.time()) == SWEEP_BLOCKS
+            await asyncio.sleep(0 if more else SWEEP_SECONDS)
             self._parts.recency.flush()
 
     def sweep(self, now_seconds: float) -> int:
-        """Forget what has expired; returns how many blocks that were."""
-        catalogue = self._catalogue
-        expired = [
-            slot
-            for namespace in self._parts.registry
-            if namespace.ttl_blocks
-            for slot in namespace.index.values()
-            if catalogue.expired(slot, now_seconds)
-        ]
+        """Forget what has expired, SWEEP_BLOCKS at most; returns how many blocks that were."""
+        expired = self._catalogue.take_expired(now_seconds, SWEEP_BLOCKS)
         for slot in expired:
             self._expire(slot)
         return len(expired)

@@ -83,3 +83,22 @@ async def test_an_expired_block_is_nowhere_to_be_seen_before_it_is_swept(tmp_pat
         assert not store.has(namespace, b"k")
         assert await get(store, namespace, b"k") is None
         assert store.list_blocks(namespace) == []
+
+
+async def test_expired_blocks_are_swept_in_small_steps_and_only_those_whose_time_still_holds() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        now = time.time()
+        for number in range(300):
+            await put(store, namespace, b"%03d" % number, b"x")
+            await store.set_ttl(namespace, b"%03d" % number, 60)
+        await store.set_ttl(namespace, b"000", None)
+        await store.set_ttl(namespace, b"001", 6000)
+        for _ in range(5000):
+            await store.set_ttl(namespace, b"002", 6000)
+        assert len(store._parts.catalogue._ends) < 2 * 300 + 2000, "renewals leave nothing behind"
+        sweep = store._housekeeping.sweep
+        assert sweep(now + 30) == 0
+        assert [sweep(now + 70) for _ in range(4)] == [128, 128, 41, 0]
+        assert sorted(namespace.index) == [b"000", b"001", b"002"]
+        assert sweep(now + 7000) == 2 and namespace.ttl_blocks == 0
