@@ -98,6 +98,12 @@ class Service:
             self.tokens[(namespace.spec.name, "hit")] += tokens * len(found)
         return found
 
+    async def drop_namespace(self, namespace: Namespace) -> None:
+        """Raises NamespaceNotEmpty. What was counted under its name goes too: names are the users', and have no end."""
+        await self.store.drop_namespace(namespace)
+        for which in ("requested", "hit"):
+            self.tokens.pop((namespace.spec.name, which), None)
+
     # --- writing ---
 
     async def reserve(

@@ -33,7 +33,7 @@ class Buckets:
 
     async def delete(self, namespace: Namespace) -> web.StreamResponse:
         """Raises NamespaceNotEmpty."""
-        await self._service.store.drop_namespace(namespace)
+        await self._service.drop_namespace(namespace)
         return web.Response(status=204)
 
     async def list_objects(self, request: web.Request, namespace: Namespace) -> web.StreamResponse:

@@ -112,3 +112,15 @@ async def test_objects_that_find_no_room_on_a_full_disk_are_refused_at_once_and_
         for number in range(80):
             assert (await http.ask("HEAD", f"/bucket/{number}"))[0] == (200 if number in stored else 404)
         assert (await http.ask("DELETE", f"/bucket/{min(stored)}"))[0] == 204
+
+
+async def test_nothing_is_counted_any_more_under_the_name_of_a_bucket_that_is_gone() -> None:
+    async with running_http() as http:
+        service = http.daemon.service
+        client = await http.daemon.client()
+        opened = await client.ask(wire.Opened, wire.Open, "kv-counted", wire.NamespaceKind.KV, {"block_tokens": "16"})
+        await client.ask(wire.Matched, wire.Match, opened.namespace, [b"k" * 16])
+        assert service.tokens
+        assert (await http.ask("DELETE", "/kv-counted"))[0] == 204
+        assert not service.tokens
+        await client.close()
