@@ -11,7 +11,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--socket", metavar="PATH", help="the local socket of a running server")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def socket_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     given = request.config.getoption("--socket", None)
     if given:

@@ -87,9 +87,10 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pipeline]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(pipeline: Pipeline) -> Iterator[None]:
     """In place of the general check, which would take a daemon that was started again for a leak."""
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
     yield
     ours = {pipeline.daemon.pid, pipeline.prefill.pid, pipeline.decode.pid}
-    others = [child for child in psutil.Process().children(recursive=True) if child.pid not in ours]
+    others = [child for child in psutil.Process().children(recursive=True) if child.pid not in ours | before]
     assert psutil.wait_procs(others, 5.0)[1] == []
     assert {thread.name for thread in threading.enumerate()} == {"MainThread"}
 
