@@ -105,11 +105,15 @@ class NamespaceRegistry:
         for name, have, got in _differences(namespace.spec, spec):
             raise FamilyMismatch(spec.name, name, have, got)
 
-    def add(self, spec: NamespaceSpec) -> Namespace:
+    def new(self, spec: NamespaceSpec) -> Namespace:
+        """A namespace with a number of its own that nobody finds until `enter`."""
         namespace = Namespace(self.next_id, spec)
         self.next_id += 1
-        self._put(namespace)
         return namespace
+
+    def enter(self, namespace: Namespace) -> None:
+        self._by_name[namespace.spec.name] = namespace
+        self._by_id[namespace.id] = namespace
 
     def change_mode(self, namespace: Namespace, mode: WriteMode) -> None:
         namespace.spec = msgspec.structs.replace(namespace.spec, mode=mode)
@@ -124,17 +128,13 @@ class NamespaceRegistry:
             entry = msgspec.msgpack.decode(blob, type=SavedNamespace)
             self.next_id = max(self.next_id, number + 1, entry.next_id)
             if number != REGISTRY_ID:
-                self._put(Namespace(number, entry.spec))
+                self.enter(Namespace(number, entry.spec))
 
     def blob(self, namespace: Namespace) -> bytes:
         return msgspec.msgpack.encode(SavedNamespace(namespace.spec))
 
     def own_blob(self) -> bytes:
         return msgspec.msgpack.encode(SavedNamespace(NamespaceSpec(""), self.next_id))
-
-    def _put(self, namespace: Namespace) -> None:
-        self._by_name[namespace.spec.name] = namespace
-        self._by_id[namespace.id] = namespace
 
 
 def _differences(have: NamespaceSpec, got: NamespaceSpec) -> Iterator[tuple[str, str, str]]:

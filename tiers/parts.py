@@ -50,7 +50,7 @@ class Parts:
             nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 1),
         )
         self.copies = Copies(catalogue, dram, nvme, hbm, self.policies, self.counters)
-        self.recency = Recency(catalogue, self.policies, asyncio.get_running_loop().call_soon)
+        self.recency = Recency(catalogue, self.policies, asyncio.get_running_loop().call_later)
         self.rules = LeaveRules(catalogue)
         self.room = Room(dram, self._evict_one_from_dram, self._may_reserve, config.queue_max)
         self.copies.room_changed = self.room.changed

@@ -14,6 +14,10 @@ from mooncask.tiers.copies import TierPolicies
 
 SLICE = 128
 """Accesses told in one go: about half a millisecond in which the loop serves nobody."""
+DELAY_SECONDS = 0.002
+"""Right after the answer the same reader asks for more: whoever is served next should not wait for this."""
+PENDING_EASY = 8 * SLICE
+"""Above this there is no waiting between slices."""
 PENDING_MAX = 1 << 16
 """Accesses that may wait; past that a reader works off as many as it adds."""
 
@@ -25,12 +29,12 @@ class Recency:
         self,
         catalogue: Catalogue,
         policies: TierPolicies,
-        call_soon: Callable[[Callable[[], None]], object],
+        call_later: Callable[[float, Callable[[], None]], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._catalogue = catalogue
         self._policies = policies
-        self._call_soon = call_soon
+        self._call_later = call_later
         self._clock = clock
         self.on_use: Callable[[int], None] | None = None
         """Also told of every use, after the policies."""
@@ -45,9 +49,7 @@ class Recency:
         self._pending_accesses += len(slots)
         if self._pending_accesses > PENDING_MAX:
             self.flush(len(slots))
-        if not self._scheduled:
-            self._scheduled = True
-            self._call_soon(self._work_off)
+        self._schedule()
 
     def flush(self, accesses_max: int | None = None) -> None:
         """Bring the policies up to date by at most so many accesses (None: all)."""
@@ -63,8 +65,12 @@ class Recency:
         self._scheduled = False
         self.flush(SLICE)
         if self._pending_accesses:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
             self._scheduled = True
-            self._call_soon(self._work_off)
+            self._call_later(DELAY_SECONDS if self._pending_accesses <= PENDING_EASY else 0.0, self._work_off)
 
     def _next(self) -> tuple[int, Hint] | None:
         while (use := next(self._current, None)) is None:

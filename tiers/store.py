@@ -5,6 +5,7 @@ Built from parts that each do one thing: `catalogue` (what is where), `copies` (
 `housekeeping` (time to live, scrub). All methods belong to the event loop's thread; see docs/ARCHITECTURE.md.
 """
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +39,7 @@ class Store:
         self._lookup = Lookup(parts)
         self._puts = Puts(parts)
         self._housekeeping = Housekeeping(parts, self.quarantine)
+        self._naming = asyncio.Lock()
         self.counters: Counter[str] = parts.counters
         self.config: StoreConfig = parts.config
         self.dram = parts.dram
@@ -84,16 +86,24 @@ class Store:
     # --- namespaces ---
 
     async def open_namespace(self, spec: NamespaceSpec) -> Namespace:
-        """The namespace of that name, made if need be. FamilyMismatch names the first field that differs."""
-        namespace = self._registry.get(spec.name)
-        if namespace is None:
-            namespace = self._registry.add(spec)
-            await self._save(namespace)
+        """The namespace of that name, made if need be. FamilyMismatch names the first field that differs.
+
+        It is on disk before anybody gets it: blocks of a namespace that a restart does not know would be dropped.
+        """
+        async with self._naming:
+            namespace = self._registry.get(spec.name)
+            if namespace is None:
+                return await self._add_namespace(spec)
+            self._registry.check(namespace, spec)
+            if namespace.spec.mode is not spec.mode:
+                self._registry.change_mode(namespace, spec.mode)
+                await self._save(namespace)
             return namespace
-        self._registry.check(namespace, spec)
-        if namespace.spec.mode is not spec.mode:
-            self._registry.change_mode(namespace, spec.mode)
-            await self._save(namespace)
+
+    async def _add_namespace(self, spec: NamespaceSpec) -> Namespace:
+        namespace = self._registry.new(spec)
+        await self._save(namespace)
+        self._registry.enter(namespace)
         return namespace
 
     def namespace(self, name: str) -> Namespace | None:

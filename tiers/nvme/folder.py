@@ -50,14 +50,14 @@ class DataFolder:
         an empty LOCK file where there was none.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(0o700, parents=True, exist_ok=True)
             _refuse_foreign(path)
             lock = _lock(path)
         except OSError as exc:
             raise FolderNotWritable(SETTING, str(path), exc.strerror or str(exc)) from exc
         try:
             identity = _read(path) if (path / IDENTITY).exists() else _create(path, segment_bytes, files)
-            (path / SEGMENTS).mkdir(exist_ok=True)
+            (path / SEGMENTS).mkdir(0o700, exist_ok=True)
             files.sync_folder(path)
             return cls(path, identity, lock)
         except OSError as exc:
