@@ -108,6 +108,8 @@ class Extent:
 
     `generation` tells two uses of the same place apart. `references` counts who may read or write the place (the
     catalogue, leases, copies in flight); the place is free for reuse when it reaches zero, never before.
+    `namespace`, `key` and `sequence` say what a memory tier has committed there (an empty key: nothing yet): kept here,
+    since a record of its own and a dictionary for it cost 200 bytes a block.
     """
 
     tier: TierName
@@ -116,3 +118,6 @@ class Extent:
     generation: int
     size: int = 0
     references: int = 1
+    namespace: int = 0
+    key: bytes = b""
+    sequence: int = 0

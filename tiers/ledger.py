@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from mooncask.errors import CorruptBlock
 from mooncask.tiers.allocator import Allocator
-from mooncask.tiers.block import BlockRecord, Extent, TierName, aligned
+from mooncask.tiers.block import BlockRecord, Extent, TierName, aligned, printable_key
 
 
 class Ledger:
@@ -21,7 +21,6 @@ class Ledger:
         self._tier = tier
         self._generation = secrets.randbits(62) if first_generation is None else first_generation
         self._extents: dict[int, Extent] = {}
-        self._records: dict[int, BlockRecord] = {}
 
     def reserve(self, size: int) -> Extent | None:
         """A new extent for `size` bytes, or None when no hole holds it."""
@@ -41,31 +40,28 @@ class Ledger:
     def check_reserved(self, extent: Extent, record: BlockRecord) -> None:
         """Assert that `record` may be committed into `extent` now."""
         assert self.holds(extent), f"{extent} was freed"
-        assert extent.offset not in self._records, f"{extent} is committed already"
+        assert not extent.key, f"{extent} is committed already"
         assert 0 <= record.size <= extent.length, f"{record.size} bytes into {extent}"
 
     def publish(self, extent: Extent, record: BlockRecord) -> None:
         """The bytes are there: the block can be read from now on."""
         self.check_reserved(extent, record)
-        self._records[extent.offset] = record
+        extent.namespace, extent.key, extent.sequence = record.namespace, record.key, record.sequence
 
     def check_committed(self, extent: Extent, record: BlockRecord) -> None:
         """Raise CorruptBlock unless just this block, key and sequence included, was committed in just this extent."""
-        found = self._records.get(extent.offset) if self.holds(extent) else None
-        if found is None:
+        if not self.holds(extent) or not (found := self._extents[extent.offset]).key:
             raise CorruptBlock(record.name, self._tier.name.lower(), "nothing is committed at its place")
         if (found.namespace, found.key, found.sequence) != (record.namespace, record.key, record.sequence):
-            raise CorruptBlock(
-                record.name, self._tier.name.lower(), f"block {found.name} #{found.sequence} lies at its place"
-            )
+            there = f"block {printable_key(found.key)} #{found.sequence}"
+            raise CorruptBlock(record.name, self._tier.name.lower(), f"{there} lies at its place")
 
     def free(self, extent: Extent) -> None:
         """End this use of the place."""
         assert self.holds(extent), f"{extent} was freed before"
         del self._extents[extent.offset]
-        self._records.pop(extent.offset, None)
         self.allocator.free(extent.offset, extent.length)
 
     def keys(self) -> Iterator[tuple[int, bytes]]:
         """(namespace, key) of what is committed, as of now: later changes do not disturb the iteration."""
-        return iter([(record.namespace, record.key) for record in self._records.values()])
+        return iter([(extent.namespace, extent.key) for extent in self._extents.values() if extent.key])
