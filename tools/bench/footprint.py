@@ -6,7 +6,7 @@ from mooncask.tools.bench.plan import MIB, Places, Plan
 from mooncask.tools.bench.process import memory_beside_shared
 from mooncask.tools.bench.result import Fact, Findings
 from mooncask.tools.bench.store_memory import FAMILY
-from mooncask.tools.bench.targets import MEMORY_EMPTY, MEMORY_FULL, START_EMPTY, START_FULL, judge_fact
+from mooncask.tools.bench.targets import MEMORY_EMPTY, MEMORY_FULL, MEMORY_NVME, START_EMPTY, START_FULL, judge_fact
 
 BLOCK_BYTES = 4096
 PUT_BATCH = 1000
@@ -35,6 +35,7 @@ def measure_footprint(plan: Plan, places: Places, findings: Findings) -> None:
         _add(findings, MEMORY_FULL, memory_beside_shared(daemon.pid) / 1e6, "MB")
     with DaemonProcess(folder, settings) as daemon:
         _add(findings, START_FULL, daemon.ready_seconds, "s")
+        _add(findings, MEMORY_NVME, memory_beside_shared(daemon.pid) / 1e6, "MB")
         _check_present(daemon.connect(), plan.many_blocks)
 
 
