@@ -23,7 +23,7 @@ from mooncask.daemon.logs import set_up_logging
 from mooncask.daemon.service import Service
 from mooncask.daemon.socket_file import SocketFile, default_path
 from mooncask.daemon.status import version
-from mooncask.errors import ConfigError, MooncaskError
+from mooncask.errors import MooncaskError
 from mooncask.tiers.nvme.config import NvmeConfig
 from mooncask.tiers.requests import StoreConfig
 from mooncask.tiers.store import Store
@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that computes under the GIL may keep the event loop waiting; Python's default is ten times that."""
-
-_KEYS_OF_TIERS = {"nvme.segment_bytes": "nvme.segment", "nvme.capacity_bytes": "nvme.capacity"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,11 +74,8 @@ async def run(config: Config) -> None:
 
 
 def store_config(config: Config) -> StoreConfig:
-    """What the storage engine is told. Raises ConfigError, which names the keys as the file spells them."""
-    try:
-        nvme = _nvme_config(config)
-    except ConfigError as error:
-        raise ConfigError(_KEYS_OF_TIERS.get(error.key, error.key), error.value, error.allowed) from error
+    """What the storage engine is told. Raises ConfigError."""
+    nvme = _nvme_config(config)
     block_bytes_max = min(config.limits.block_max, int(config.dram.capacity * config.limits.pin_share))
     if nvme is not None:
         block_bytes_max = min(block_bytes_max, nvme.layout().block_bytes_max)

@@ -21,7 +21,7 @@ INDEX_SHARE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class NvmeConfig:
-    """One data folder. Wrong values raise ConfigError at once.
+    """One data folder. Wrong values raise ConfigError at once, by the names of the daemon's configuration.
 
     `segment_bytes` = 0 chooses: 256 MiB, halved down to 32 MiB while that gives fewer than 32 segments, so that the two
     segments that the reclaimer keeps stay a small part of a small tier. It counts for a new folder only; an existing
@@ -37,9 +37,9 @@ class NvmeConfig:
 
     def __post_init__(self) -> None:
         if self.segment_bytes % ALIGNMENT or self.segment_bytes < 0:
-            raise ConfigError("nvme.segment_bytes", str(self.segment_bytes), f"a multiple of {ALIGNMENT}, or 0")
+            raise ConfigError("nvme.segment", str(self.segment_bytes), f"a multiple of {ALIGNMENT}, or 0")
         if 0 < self.segment_bytes < SEGMENT_BYTES_MIN:
-            raise ConfigError("nvme.segment_bytes", str(self.segment_bytes), f"at least {SEGMENT_BYTES_MIN}, or 0")
+            raise ConfigError("nvme.segment", str(self.segment_bytes), f"at least {SEGMENT_BYTES_MIN}, or 0")
         if not 1 <= self.io_threads <= 64:
             raise ConfigError("nvme.io_threads", str(self.io_threads), "1 to 64")
         self.with_segments_of(self.segment_bytes or self._chosen_segment_bytes())
@@ -50,7 +50,7 @@ class NvmeConfig:
         if count < SEGMENTS_MIN:
             least = int(SEGMENTS_MIN * segment_bytes / (1 - INDEX_SHARE)) + 1
             allowed = f"at least {least} bytes ({SEGMENTS_MIN} segments of {segment_bytes} bytes and 2 % for the index)"
-            raise ConfigError("nvme.capacity_bytes", str(self.capacity_bytes), allowed)
+            raise ConfigError("nvme.capacity", str(self.capacity_bytes), allowed)
         return Layout(segment_bytes, count)
 
     def layout(self) -> "Layout":
