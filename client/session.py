@@ -5,7 +5,6 @@ an answer that nobody waits for are given back, and reservations are aborted.
 """
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -142,7 +141,7 @@ class Session:
     # --- in ---
 
     def receive(self, data: bytes | memoryview) -> None:
-        """Hands replies to their calls. Raises DaemonUnavailable for bytes that are no reply; the connection is useless then."""
+        """Hands replies to their calls. Raises DaemonUnavailable for what is no reply; the connection is useless then."""
         try:
             replies = self._reader.feed(data)
         except BadRequest as exc:
@@ -246,7 +245,3 @@ class Session:
 def milliseconds(seconds: float) -> int:
     """A deadline on the wire; one that is over is 0."""
     return max(0, round(seconds * 1000))
-
-
-def left_seconds(deadline: float) -> float:
-    return deadline - time.monotonic()

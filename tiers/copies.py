@@ -97,14 +97,6 @@ class Copies:
         """The DRAM copy goes as soon as its readers are done."""
         self._transient[self.catalogue.dram[slot].offset] = slot
 
-    def is_transient(self, slot: int) -> bool:
-        extent = self.catalogue.dram.get(slot)
-        return extent is not None and extent.offset in self._transient
-
-    def keep(self, slot: int) -> None:
-        """A transient copy has earned its place."""
-        del self._transient[self.catalogue.dram[slot].offset]
-
     # --- letting go ---
 
     def drop_dram(self, slot: int) -> None:

@@ -133,10 +133,6 @@ class Batch:
         self.context -= sequence.context
         return sequence
 
-    def first_gap_end(self, sequence: Sequence) -> float:
-        """Seconds from the sequence's `last_token_at` to the token of its first step."""
-        return self._gaps[sequence.first_step] + sequence.first_gap_extra
-
     def gaps_of(self, sequence: Sequence) -> Gaps:
         """Seconds between the tokens of a sequence so far, its wait and the node's stalls included."""
         gaps = self._gaps_since_join(sequence)

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 
 SLOTS_A_DAY = 48
 SLOTS_A_WEEK = 7 * SLOTS_A_DAY
-SLOT_SECONDS = 86_400 / SLOTS_A_DAY
 
 WEEKLY_GROWTH = 1.03
 NOISE = 0.06

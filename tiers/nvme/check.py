@@ -52,14 +52,14 @@ async def check_tier(
     after a power cut. Blocks that are written, moved or deleted while it runs are not reported.
     """
     problems = await _check_segments(table, files, workers)
-    ends: dict[int, tuple[int, Place]] = {}
+    seen: dict[int, Place] = {}
     after, blocks, size_bytes = b"", 0, 0
     while True:
         batch = await run_off_loop(workers.index, partial(_next_entries, group, after))
         if not batch:
             return problems
         for entry in batch:
-            why = _overlap(entry, ends) or await _check_entry(entry, table, files, workers)
+            why = _overlap(entry, seen) or await _check_entry(entry, table, files, workers)
             if why and await _unchanged(entry, group, workers):
                 problems.append(_problem(entry, why))
             blocks, size_bytes = blocks + 1, size_bytes + entry.length
@@ -77,11 +77,10 @@ def _next_entries(group: GroupCommit, after: bytes) -> list[BlockEntry]:
         raise TierDegraded("nvme", f"the index can't be read: {fault}") from fault
 
 
-def _overlap(entry: BlockEntry, ends: dict[int, tuple[int, Place]]) -> str:
+def _overlap(entry: BlockEntry, seen: dict[int, Place]) -> str:
     """Entries come in the order of keys, so only equal places are seen here; partly shared bytes fail their checksum."""
-    known = ends.setdefault(hash((entry.place.segment, entry.place.offset)), (entry.length, entry.place))
-    same = known[1] == entry.place and known[1] is not entry.place
-    return "its place is another block's, too" if same else ""
+    known = seen.setdefault(hash((entry.place.segment, entry.place.offset)), entry.place)
+    return "its place is another block's, too" if known == entry.place and known is not entry.place else ""
 
 
 async def _check_entry(entry: BlockEntry, table: SegmentTable, files: SegmentFiles, workers: Workers) -> str:

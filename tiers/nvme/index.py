@@ -44,7 +44,6 @@ from mooncask.tiers.nvme.record import Place
 _WRITE_BUFFER_BYTES = 4 << 20
 _BLOCK_CACHE_BYTES = 4 << 20
 _WAL_BYTES_MAX = 16 << 20
-_NO_SPACE_SIGNS = ("No space left", "NoSpace")
 _UNREADABLE_SIGNS = ("Corruption", "does not exist", "No such file", "Invalid argument", "Not implemented")
 
 
@@ -77,7 +76,7 @@ class Index:
             raise IndexFault(str(exc)) from exc
 
     def close(self) -> None:
-        """Release files and threads. Errors are of no use any more: what counted was synced."""
+        """Release files and threads. Raises IndexFault, which costs nothing any more: what counted was synced."""
         try:
             self._database.close()
         except Exception as exc:
@@ -203,11 +202,6 @@ class _Batch:
             self.lost.append(Place(*unpack_fields(value)[:3]))
             self.pairs[key] = None
         self.pairs[namespace_key(namespace)] = None
-
-
-def is_no_space(fault: IndexFault) -> bool:
-    """Whether the disk is full, rather than broken."""
-    return any(sign in str(fault) for sign in _NO_SPACE_SIGNS)
 
 
 def _options(create: bool) -> Options:

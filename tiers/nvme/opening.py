@@ -49,7 +49,6 @@ class Opened:
     highest_sequence: int
     sequence_mark: int
     rebuilt: RebuildReport | None
-    dropped_entries: int
 
 
 def open_tier(config: NvmeConfig, file_layer: FileLayer) -> Opened:
@@ -86,12 +85,12 @@ def _open_in(folder: DataFolder, config: NvmeConfig, file_layer: FileLayer) -> O
     except BaseException:
         index.close()
         raise
-    return Opened(folder, files, index, table, namespaces, mark, mark + SEQUENCES_AHEAD, rebuilt, len(dropped))
+    return Opened(folder, files, index, table, namespaces, mark, mark + SEQUENCES_AHEAD, rebuilt)
 
 
 def _layout(config: NvmeConfig, segment_bytes: int) -> Layout:
     if config.segment_bytes and config.segment_bytes != segment_bytes:
-        log.warning("nvme.segment_bytes = %d has no effect: %s has segments of %d bytes", config.segment_bytes,
+        log.warning("nvme.segment = %d has no effect: %s has segments of %d bytes", config.segment_bytes,
                     config.path, segment_bytes)  # fmt: skip
     return config.with_segments_of(segment_bytes)
 

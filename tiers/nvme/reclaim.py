@@ -72,7 +72,6 @@ class Reclaimer:
         self._waiters: list[asyncio.Future[None]] = []
         self._draining: dict[int, tuple[Segment, int]] = {}
         self.reclaimed_segments = 0
-        self.copied_bytes = 0
 
     # --- asking ---
 
@@ -217,7 +216,6 @@ class Reclaimer:
             except OSError as exc:
                 self._log.write_failed(target, exc)
                 raise
-            self.copied_bytes += header.length
         return True
 
     def _copy(self, copy: _Copy) -> None:

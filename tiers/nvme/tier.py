@@ -150,10 +150,6 @@ class NvmeTier:
         return self._reclaimer.reclaimed_segments
 
     @property
-    def reclaim_copied_bytes(self) -> int:
-        return self._reclaimer.copied_bytes
-
-    @property
     def recovered(self) -> Iterator[RecoveredBlock]:
         """What the index holds, decoded as it is taken: for the store's catalogue, once, right after opening."""
         return recovered_blocks(self._group.index, self._table.layout.segment_bytes)
