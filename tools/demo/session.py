@@ -15,6 +15,7 @@ from mooncask.errors import DeadlineExceeded, NoSuchBlock
 from mooncask.tools.demo.prompts import Prompt, first_turns, second_turn
 from mooncask.tools.demo.stage import Stage
 from mooncask.tools.demo.verdict import Comparison, Control, Phase, Row, compare
+from mooncask.tools.listing import all_blocks
 
 Tell = Callable[[str], None]
 """Called with what is done now."""
@@ -120,7 +121,7 @@ def _compared(reference: Reference, answer: DecodeResult) -> Comparison:
 
 def _wait_until_durable(client: LocalClient, namespace: NamespaceHandle) -> None:
     deadline = time.monotonic() + DURABLE_SECONDS_MAX
-    while not all(block.durable for block in client.list_blocks(namespace, limit=4096).blocks):
+    while not all(block.durable for block in all_blocks(client, namespace)):
         if time.monotonic() > deadline:
             raise DeadlineExceeded("writing all blocks to disk", DURABLE_SECONDS_MAX)
         time.sleep(0.05)
