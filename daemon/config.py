@@ -84,9 +84,10 @@ class NvmeSection(Section, frozen=True):
 
 class PromotionSection(Section, frozen=True):
     promote_after: Count = 2
-    """Reads within the window after which a block moves up a tier."""
+    """Reads, as far as the frequency sketch remembers them, after which a block moves up a tier."""
     window: Count = 100_000
-    """Accesses after which the frequency sketch halves its counts."""
+    """Different blocks that the sketch has room for. After ten times as many reads it halves its counts: what it counts are
+    loads from NVMe and, where there is an HBM tier, every use."""
 
 
 class LimitsSection(Section, frozen=True):

@@ -22,7 +22,7 @@ class StoreConfig:
     dirty_bytes_max: int = 256 << 20
     promote_after: int = 2
     promote_window: int = 100_000
-    """Loads after which the counts of the promotion sketch are halved."""
+    """Keys the promotion sketch has room for; it halves its counts after ten times as many additions."""
     block_bytes_max: int = 64 << 20
     held_share: float = 0.7
     """Pinned, leased and reserved bytes stay under this share of a tier, else pin and reserve are refused."""
@@ -58,7 +58,10 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One reservation to publish. `digest`: the writer's xxh3_128, compared unless empty. `source`: where the bytes are, if not in place."""
+    """One reservation to publish. `digest`: the writer's xxh3_128, compared unless empty.
+
+    `source`: where the bytes are, if not in place.
+    """
 
     reservation: Reservation
     digest: bytes = b""
