@@ -24,7 +24,8 @@ MooncaskError
     └── FolderInUse, ForeignFolder, UnsupportedVersion, NoDirectIO, AddressInUse, FolderNotWritable
 
 An error carries its data as attributes and builds its own text: what, which, what next. `code` is its name on the wire
-and in S3's XML, `http_status`, `errno` and `exit_code` are what the HTTP server, the mount and the command line answer.
+and in S3's XML; `http_status` and `exit_code` are what the HTTP server and the command line answer, `errno` is what a file
+system would.
 """
 
 import errno as _errno
@@ -195,7 +196,7 @@ class UnknownLease(MooncaskError):
     code, http_status, errno, exit_code = "UnknownLease", 400, _errno.EBADF, 65
 
     def __init__(self, lease: int) -> None:
-        super().__init__(f"lease {lease:#x} is not held by this connection; nothing was released")
+        super().__init__(f"lease {lease:#x} is not held by this process; nothing was released")
         self.lease = lease
 
 
