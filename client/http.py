@@ -44,7 +44,7 @@ class HttpBlock:
 
 @dataclass(frozen=True, slots=True)
 class HttpPage:
-    """A part of a listing; go on with `list(..., token=next_token)` while there is one."""
+    """A part of a listing; go on with `list_blocks(..., token=next_token)` while there is one."""
 
     blocks: list[HttpBlock]
     next_token: str

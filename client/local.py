@@ -128,7 +128,7 @@ class LocalClient:
         *,
         hint: HintFields | None = None,
     ) -> list[bool]:
-        """Copies blocks into writable buffers (bytearrays, arrays, CPU tensors) at least as long; False where one is not here."""
+        """Copies blocks into buffers (bytearrays, arrays, CPU tensors) at least as long; False where one is not here."""
         found = self._do(calls.get_into(namespace, keys, buffers, self._seconds(deadline_seconds), hint))
         self._wake()
         return found

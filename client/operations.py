@@ -38,7 +38,7 @@ class Operation(Generic[T]):
     writes: bool = False
 
     def check(self, session: Session) -> None:
-        """Before it is sent on `session`. Raises UnknownReservation after a reconnect, BadRequest for a client that only reads."""
+        """Before it is sent on `session`. Raises UnknownReservation after a reconnect, BadRequest for a reading client."""
         if self.session is not None:
             self.session.check_is(session, self.reservation)
         if self.writes:

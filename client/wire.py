@@ -71,7 +71,7 @@ class Hello(Message, frozen=True, tag=1):
 
 
 class Open(Message, frozen=True, tag=2):
-    """Opens (and makes, if need be) a namespace. For KV, `name` may be empty: kv-<16 hex> is derived from family, shard and tenant."""
+    """Opens a namespace, made if need be. An empty `name` is kv-<16 hex>, derived from family, shard and tenant."""
 
     name: str
     kind: NamespaceKind = NamespaceKind.KV
@@ -110,7 +110,7 @@ class Adopt(Message, frozen=True, tag=5):
 
 
 class Expect(Message, frozen=True, tag=6):
-    """Announces that this process will put `keys` within `ttl_ms`; waiting Acquires wait for them until then or until it dies."""
+    """This process will put `keys` within `ttl_ms`: waiting Acquires wait for them until then, or until it dies."""
 
     namespace: int
     keys: list[bytes]
@@ -118,7 +118,7 @@ class Expect(Message, frozen=True, tag=6):
 
 
 class Release(Message, frozen=True, tag=7):
-    """Ends leases; any connection of their process may. With id 0 there is no reply; an unknown one is counted and logged."""
+    """Ends leases; any connection of their process may. With id 0 there is no reply; unknown ones are counted."""
 
     leases: list[int]
     generations: list[int]
@@ -255,7 +255,7 @@ class Opened(Message, frozen=True, tag=102):
 
 
 class Matched(Message, frozen=True, tag=103):
-    """`tiers[i]` is block i's fastest tier and `seconds[i]` the predicted time until blocks 0..i are loaded; both end with the prefix."""
+    """`tiers[i]`: block i's fastest tier; `seconds[i]`: how long blocks 0..i will take to load. As long as the prefix."""
 
     tiers: bytes
     seconds: list[float]

@@ -21,7 +21,7 @@ from mooncask.tiers.block import ALIGNMENT
 
 PREFIX = "MOONCASK_"
 OTHERS = frozenset({"MOONCASK_CONFIG", "MOONCASK_SOCKET"})
-"""Variables of other programs of this project."""
+"""Variables of ours that are no key of a section: `main.py` reads the first, clients the second."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _ARENA_BYTES_MIN = 1 << 20
 

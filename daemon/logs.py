@@ -25,7 +25,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """`2026-01-31 12:00:00.123 info daemon.main: message`; a line break in a message is shown as \\n."""
+    """`2026-01-31 12:00:00.123 info mooncask.daemon.main: message`; a line break in a message is shown as \\n."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s.%(msecs)03d %(levelname)s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")

@@ -201,7 +201,7 @@ class Service:
     # --- announcements ---
 
     def expect(self, namespace: Namespace, keys: Sequence[bytes], producer: Hashable, seconds: float) -> int:
-        """`producer` says that it will put these; how many of them are not here yet. Raises Busy when too many are announced."""
+        """`producer` will put these; how many of them are not here yet. Raises Busy when too many are announced."""
         coming = [key for key in keys if not self.store.has(namespace, key)]
         if self.arrivals.promised + len(coming) > PROMISES_MAX:
             raise Busy(f"{self.arrivals.promised} keys are announced already; {PROMISES_MAX} are allowed")

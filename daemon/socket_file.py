@@ -58,7 +58,7 @@ class SocketFile:
         self.sock.setblocking(False)
 
     def close(self) -> None:
-        """Stop listening and remove the file; idempotent. The lock's file stays: removing it would let two others lock two files."""
+        """Stop listening and remove the file; idempotent. The lock's stays: without it two others could lock two files."""
         if self._closed:
             return
         self._closed = True

@@ -22,7 +22,7 @@ Later = Coroutine[Any, Any, wire.Message | None]
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What became of one item of a Commit. A block can be published and still not have become durable: then it has an error too."""
+    """What became of one item of a Commit. A block that is published and did not become durable has an error too."""
 
     state: CommitState
     error: MooncaskError | None = None

@@ -1,6 +1,6 @@
 """Every block of the node in memory: which, how big, where, how used. Hit lookups touch nothing else.
 
-A block is a slot: an index into columns of plain machine integers, 99 bytes a block; with its key, its namespace's
+A block is a slot: an index into columns of plain machine integers, about 100 bytes a block; with its key, its namespace's
 dictionary entry and the slot number itself about 250. Objects of 20 attributes a block would take four times that.
 Slots are reused; (slot, sequence) is not: after an `await`, compare `sequence[slot]` with the one seen before.
 """
@@ -289,7 +289,7 @@ class Catalogue:
                 heapq.heapify(self._ends)
 
     def take_expired(self, now_seconds: float, most: int) -> list[int]:
-        """Up to `most` blocks whose time is over. Each is named once: the caller lets go of them before anything else happens."""
+        """Up to `most` blocks whose time is over, each once: the caller lets go of them before anything else happens."""
         expired: list[int] = []
         while self._ends and self._ends[0][0] <= now_seconds and len(expired) < most:
             deadline, slot = heapq.heappop(self._ends)

@@ -93,7 +93,7 @@ class DramTier:
     async def fill(self, extent: Extent, payload: memoryview) -> None:
         """Copy `payload` into a reserved extent and zero the pad behind it. Publishes nothing.
 
-        With `checksum` and `adopt` this takes in bytes that their writer can still change: what is checked is the copy.
+        `settle` does so for a whole batch, and digests it.
         """
         assert self._ledger.holds(extent), f"{extent} was freed"
         assert payload.nbytes <= extent.length, f"{payload.nbytes} bytes into {extent}"

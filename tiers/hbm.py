@@ -31,7 +31,7 @@ class HbmTier:
 
     @classmethod
     def open(cls, device: str, capacity_bytes: int, executor: Executor) -> "HbmTier":
-        """Allocate on `device` (`cuda:N`; `cpu` for tests). Imports torch. Raises ConfigError naming hbm.capacity or hbm.device."""
+        """Allocate on `device` (`cuda:N`; `cpu` for tests). Raises ConfigError naming hbm.capacity or hbm.device."""
         return cls(DeviceMemory(device, capacity_bytes), executor)
 
     @property

@@ -95,7 +95,7 @@ class Parts:
         return int(self.config.held_share * self.nvme.usable_bytes) if self.nvme is not None else 0
 
     def held_bytes(self) -> int:
-        """DRAM that can't be had by evicting: leased, reserved, pinned. A pinned block that is leased counts twice, on the safe side."""
+        """DRAM that can't be had by evicting: leased, reserved, pinned. A leased pinned block counts twice, to be safe."""
         return self.copies.leased_bytes + self.room.reserved_bytes + self.catalogue.pinned_dram_bytes
 
     def _may_reserve(self, size_bytes: int) -> bool:

@@ -1,6 +1,6 @@
 """Who leaves DRAM and NVMe when room is needed: rules on top of the policies' order. Decides; carries nothing out.
 
-The rules (docs/ARCHITECTURE.md, "Move"): nothing that is in use leaves; a block is written below before it is
+The rules (docs/ARCHITECTURE.md, "Life of a block"): nothing that is in use leaves; a block is written below before it is
 forgotten above; what would be forgotten from its last tier must be a leaf, unpinned and of an evictable namespace.
 """
 
@@ -47,7 +47,7 @@ class LeaveRules:
         self.nvme_takes_writes = False
         """Kept up to date by the store: there is an NVMe tier and it is not degraded."""
         self.nvme_is_full = False
-        """Kept up to date by the store: a write just failed since nothing may leave NVMe, so that writing is no way to leave."""
+        """Kept up to date by the store: nothing may leave NVMe, a write just failed, so that writing is no way to leave."""
 
     def may_leave_dram(self, slot: int) -> bool:
         extent = self._catalogue.dram.get(slot)

@@ -218,7 +218,7 @@ class Puts:
     # --- durable ---
 
     async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
-        """See `Store.durable`. When the block is replaced meanwhile, waits for the newer one: that it is what a crash must leave."""
+        """See `Store.durable`. When the block is replaced meanwhile, waits for the newer one, which a crash must leave."""
         while (slot := namespace.index.get(key)) is not None:
             if self._catalogue.nvme_offset[slot] != NOWHERE:
                 return

@@ -1,6 +1,7 @@
 """Hands out DRAM: at once where it can, else first come first served while eviction makes room, until a deadline.
 
-Loads pass only reserves that wait for the limit on what can't be evicted. Which block leaves is the evictor's decision (`tiers/pressure.py`). Deadlines are `time.monotonic()` seconds.
+Loads pass only reserves that wait for the limit on what can't be evicted. Which block leaves is the evictor's decision
+(`tiers/pressure.py`). Deadlines are `time.monotonic()` seconds.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One piece of memory that other processes can map through a file descriptor. Who gets which descriptor is the daemon's business.
+"""One piece of memory that other processes can map by a file descriptor. Who gets which one is the daemon's business.
 
 A memfd, not /dev/shm: it has no name that could be left behind, and it is gone with its last holder. Kernel facts used here:
 a memfd is born with mode 0777, and whoever may open it can reopen even a read-only descriptor for writing through /proc;
@@ -64,7 +64,7 @@ class SharedMemory:
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)
 
     def writable_descriptor(self) -> int:
-        """A new descriptor that can be mapped for writing. The caller closes it. Raises AccessDenied where that is sealed off."""
+        """A new descriptor that can be mapped for writing; the caller closes it. Raises AccessDenied if that is sealed off."""
         if not self.writable_by_others:
             raise AccessDenied("this memory is sealed: its writers get a staging area of their own")
         return os.dup(self._descriptor)

@@ -161,7 +161,7 @@ class Store:
         return await self._puts.reserve(namespace, requests, deadline)
 
     async def commit(self, reservation: Reservation, digest: bytes = b"", source: memoryview | None = None) -> bool:
-        """Check and publish; True = published, False = somebody was first and these bytes are dropped. Raises as `Puts.commit`."""
+        """Check and publish; True = published, False = somebody was first: these bytes are dropped. See `Puts.commit`."""
         [outcome] = await self.commit_many([Commit(reservation, digest, source)])
         if isinstance(outcome, MooncaskError):
             raise outcome

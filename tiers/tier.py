@@ -29,7 +29,7 @@ class Tier(Protocol):
         ...
 
     async def commit(self, extent: Extent, record: BlockRecord, payload: memoryview) -> None:
-        """Write `payload` (`record.size` bytes) into a reserved extent; when it returns, the bytes are as safe as this tier makes them.
+        """Write `payload` (`record.size` bytes) into a reserved extent; it returns when they are as safe as they get here.
 
         Raises TierDegraded when the tier can't write. After a failure the extent is still reserved and unreadable:
         the caller frees it. `payload` is borrowed until this returns. Cancelling waits for I/O in flight to end.

@@ -22,7 +22,7 @@ BATCH = 32
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in one namespace: `wrong` blocks are quarantined, `gone` ones were evicted or deleted meanwhile."""
+    """What was found in one namespace; `wrong` blocks are quarantined."""
 
     namespace: str
     right: int = 0
@@ -64,7 +64,7 @@ def _check(client: LocalClient, found: NamespaceStat, progress: Progress) -> Che
 
 
 def _check_batch(client: LocalClient, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
-    """A block that is not right is either wrong or gone: the quarantine counter can't tell which, its stat can."""
+    """One that was evicted or deleted since it was listed counts as wrong: the daemon's answer is the same for both."""
     answers = client.verify(handle, [block.key for block in blocks])
     for block, right in zip(blocks, answers, strict=True):
         if right:

@@ -48,7 +48,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class LoadDecision:
-    """`blocks` to load. `load_seconds` is what that should take, `compute_seconds` the rest, `recompute_seconds` all without it."""
+    """`blocks` to load, in about `load_seconds`; the rest takes `compute_seconds`, all of it `recompute_seconds`."""
 
     blocks: int
     load_seconds: float

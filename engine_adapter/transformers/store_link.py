@@ -58,7 +58,7 @@ class StoreLink:
         self.namespace: NamespaceHandle | None = None
 
     def connect(self) -> tuple[LocalClient, NamespaceHandle]:
-        """Once there was a connection the client keeps it up by itself. Raises DaemonUnavailable, FamilyMismatch and the like."""
+        """Connects once; then the client keeps it up by itself. Raises DaemonUnavailable, FamilyMismatch and the like."""
         if self._client is None:
             self._client = LocalClient.connect(
                 self.address.socket, name=self.name, deadline_seconds=self.address.deadline_seconds

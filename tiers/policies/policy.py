@@ -29,7 +29,7 @@ class EvictionPolicy(Protocol):
         ...
 
     def remove(self, key: int) -> None:
-        """The block left for another reason (deleted, expired): forget it and leave no trace of it. Unknown keys are ignored."""
+        """The block left for another reason (deleted, expired): leave no trace of it. Unknown keys are ignored."""
         ...
 
     def evict(self, may_leave: MayLeave) -> int | None:

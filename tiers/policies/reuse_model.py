@@ -5,8 +5,8 @@ and so knows the hazard: the chance of a return in the next instant, given none 
 of something of that class and age: the best ratio, over all times it could be kept from now on, of the chance that it
 returns within that time to the time it is expected to stay (a Gittins index for one return).
 
-Few observations are pulled towards the class of the turn before or a coarser one, and the coarsest towards a hazard that falls as 1/age, under which
-the ranking is plain recency. Ages are in bins that grow by a constant factor, so no time scale is preferred. Old
+Few observations are pulled towards the class of the turn before or a coarser one, and the coarsest towards a hazard
+that falls as 1/age, under which the ranking is plain recency. Ages are in bins that grow by a constant factor, so no time scale is preferred. Old
 observations fade: all counts are halved now and then.
 
 Not here: what is counted as a use, and who asks for ranks (`foresight.py`).

@@ -45,7 +45,7 @@ def store(
 ) -> None:
     """Measure every way in and out of the store beside memcpy, a plain file and a bare socket, with a daemon of its own.
 
-    The full run takes some minutes, 6 GiB of memory and 20 GiB of disk; nothing stays behind.
+    The full run takes some minutes, 6 GiB of memory and 16 GiB of disk; nothing stays behind.
     """
     plan = QUICK if quick else FULL
     with (
