@@ -1,6 +1,7 @@
 """Headers on disk: what is packed comes back, and whatever is changed is noticed."""
 
-import struct
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,9 +25,30 @@ from mooncask.tiers.nvme.record import (
     unpack_segment,
 )
 
+FORMAT = (Path(__file__).parents[3] / "docs" / "FORMAT.md").read_text()
 STORE = bytes(range(16))
 PLACE = Place(3, 8192, 12)
 RECORD = BlockRecord(7, b"key", 5000, b"c" * 16, 99, b"parent", 4, 16)
+
+
+def places(heading: str) -> dict[str, slice]:
+    """Where the format page says that each field of a header lies, by the field's text; whole and without gaps."""
+    text = FORMAT.partition(f"### {heading} (4,096 bytes")[2].partition("\n#")[0]
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (.+) \|$", text, re.MULTILINE)
+    found = {field + at: slice(int(at), int(at) + int(size)) for at, size, field in rows}
+    edges = [place.stop for place in found.values()]
+    assert [place.start for place in found.values()] == [0, *edges[:-1]]
+    return found
+
+
+def fields(page: memoryview, heading: str, *words: str) -> list[bytes]:
+    """The bytes of the fields whose text begins with each of `words`."""
+    found = places(heading)
+    return [bytes(page[next(place for name, place in found.items() if name.startswith(word))]) for word in words]
+
+
+def numbers(page: memoryview, heading: str, *words: str) -> list[int]:
+    return [int.from_bytes(field, "little") for field in fields(page, heading, *words)]
 
 
 def packed(record: BlockRecord = RECORD, place: Place = PLACE) -> memoryview:
@@ -50,14 +72,20 @@ def test_a_packed_block_header_comes_back_field_by_field(
 
 
 def test_fields_lie_where_the_format_page_says() -> None:
-    page = packed()
-    assert bytes(page[0:8]) == b"MCASKREC"
-    assert struct.unpack_from("<HH", page, 8) == (1, 1)
-    assert bytes(page[32:48]) == STORE
-    assert struct.unpack_from("<IIQQQQQ", page, 48) == (3, 7, 12, 8192, ALIGNMENT + 8192, 5000, 99)
-    assert bytes(page[96:112]) == b"c" * 16
-    assert struct.unpack_from("<IIHH", page, 112) == (4, 16, 3, 6)
-    assert bytes(page[128:137]) == b"keyparent"
+    page, header = packed(), "Record header"
+    assert fields(page, header, "magic", "store", "payload checksum") == [b"MCASKREC", STORE, b"c" * 16]
+    where = ("segment number", "generation", "offset of this header", "length of the record")
+    assert numbers(page, header, *where) == [3, 12, 8192, ALIGNMENT + 8192]
+    assert numbers(page, header, "version", "kind", "namespace", "payload bytes", "sequence") == [1, 1, 7, 5000, 99]
+    assert numbers(page, header, "depth", "tokens", "key bytes", "parent bytes") == [4, 16, 3, 6]
+    assert "| 128 | | key, parent, zeros |" in FORMAT and bytes(page[128:137]) == b"keyparent"
+
+
+def test_a_segment_headers_fields_lie_where_the_format_page_says() -> None:
+    page, header = aligned_buffer(HEADER_BYTES), "Segment header"
+    pack_segment(page, STORE, SegmentHeader(5, 77))
+    assert fields(page, header, "magic", "store") == [b"MCASKSEG", STORE]
+    assert numbers(page, header, "version", "segment number", "generation") == [1, 5, 77]
 
 
 @given(st.integers(0, HEADER_BYTES - 1), st.integers(0, 7))
