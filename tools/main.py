@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from mooncask.client.wire import PROTOCOL
 from mooncask.conductor.papers.command import paper_command
+from mooncask.conductor.planner.command import plan_command
 from mooncask.conductor.replay.command import replay_command
 from mooncask.conductor.simulator.command import simulate_command
 from mooncask.errors import MooncaskError
@@ -69,6 +70,7 @@ app.command()(blocks.rm)
 app.command()(verify)
 app.command()(demo)
 app.command("replay")(replay_command)
+app.command("plan")(plan_command)
 simulate = typer.Typer(cls=RunsWithoutAWord, help="Simulate a cluster; figures of the papers.", no_args_is_help=True)
 simulate.command("run")(simulate_command)
 simulate.command("paper")(paper_command)
