@@ -24,6 +24,8 @@ from mooncask.conductor.planner.planner import (
 )
 from mooncask.conductor.planner.prices import Dram, Node, Nvme, Prices
 from mooncask.conductor.planner.queue import Hardware, Load, make_load, times_to_first_token
+from mooncask.conductor.simulator.cluster import Cache, Cluster, Model
+from mooncask.conductor.simulator.simulate import simulate
 from mooncask.conductor.traces.prompt import Numbers
 from mooncask.conductor.traces.workloads import Chats
 from mooncask.errors import BadArgument
@@ -142,6 +144,19 @@ def test_poisson_arrivals_at_one_node_wait_as_pollaczek_and_khinchine_say() -> N
     waits = times_to_first_token(arrivals, service, 1) - service
     second_moment, busy = float((service**2).mean()), float(service.mean())
     assert waits.mean() == pytest.approx(second_moment / (2 * (1 - busy)), rel=0.05)
+
+
+def test_without_a_cache_the_times_are_those_of_the_simulator() -> None:
+    trace = tuple(Chats(per_second=2.0).requests(240, Random(4), Numbers()))
+    model = Model(name="llama3-70b", gpu="a800-80g", costs="analytical")
+    cluster = Cluster(prefill_nodes=3, decode_nodes=8, model=model, cache=Cache(dram_tokens=0))
+    hardware = replace(HARDWARE, prefill=cluster.prefill_costs())
+    ours = make_load(trace, sample_trace(trace, 1.0), hardware, block_tokens=512)
+    times = times_to_first_token(ours.arrivals, ours.nothing, 3)
+    simulated = simulate(cluster, trace)
+    assert times.mean() == pytest.approx(simulated.mean("ttft"), rel=0.05)
+    assert np.quantile(times, 0.9) == pytest.approx(simulated.quantile("ttft", 0.9), rel=0.05)
+    assert times.mean() > 1.05 * ours.nothing.mean(), "somebody has to wait, or nothing is shown"
 
 
 def test_more_nodes_and_more_kept_reuses_make_no_time_longer() -> None:
