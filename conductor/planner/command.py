@@ -84,7 +84,7 @@ def plan_command(
     if plot is not None:
         _check_plot(plot)
     requests = list(read_trace(trace))
-    load = (requests, sample_trace(requests, rate))
+    load = (requests, _sample(requests, rate))
     found, curves = _find(load, names, shape, costs, objective, block_tokens, speed)
     block_bytes = block_tokens * shape.kv_bytes_per_token
     if plot is not None:
@@ -93,6 +93,15 @@ def plan_command(
         _print_json(trace, load[1], curves, found, objective, block_bytes)
     else:
         _print_table(found, load[1], objective)
+
+
+def _sample(requests: Sequence[Request], rate: float | None) -> Sample:
+    sample = sample_trace(requests, rate)
+    if sample.reuses and not sample.sampled_reuses:
+        raise BadArgument(
+            "--rate", str(sample.rate), f"the sample has none of the trace's {sample.reuses} reuses; more"
+        )
+    return sample
 
 
 def _find(

@@ -64,6 +64,7 @@ def test_the_plot_is_written_only_when_asked(trace: Path, tmp_path: Path) -> Non
         (["--policy", "sive"], "did you mean 'sieve'"),
         (["--policy", "min"], "--policy = 'min'"),
         (["--rate", "2"], "--rate = 2.0: above 0 and at most 1"),
+        (["--rate", "1e-9"], "the sample has none of the trace's"),
         (["--speed", "0"], "--speed = 0.0: above 0"),
         (["--block-tokens", "0"], "--block-tokens = 0: at least 1"),
         (["--model", "llama9"], "one of llama2-70b"),
