@@ -1,6 +1,7 @@
 """What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each."""
 
 import gc
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+ROOT = Path(__file__).parents[1]
 SETTLE_SECONDS = 5.0
 """How long a thread or a child that was told to end may take."""
 COUNTED = ("/memfd:", "socket:", "/tmp/", "anon_inode:[pidfd]")
@@ -55,6 +57,8 @@ def _descriptors() -> Counter[str]:
             target = str(path.readlink())
         except FileNotFoundError:
             continue  # the listing's own
+        if target.startswith((sys.prefix, str(ROOT))):
+            continue  # what libraries keep open of themselves (matplotlib its fonts), wherever the checkout lies
         for kind in COUNTED:
             if target.startswith(kind):
                 kinds[kind] += 1
