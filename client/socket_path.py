@@ -17,3 +17,9 @@ def default_socket_path(environment: Mapping[str, str] | None = None, uid: int |
         return f"{found['XDG_RUNTIME_DIR']}/mooncask.sock"
     owner = os.getuid() if uid is None else uid
     return "/run/mooncask/mooncask.sock" if owner == 0 else f"/tmp/mooncask-{owner}/mooncask.sock"
+
+
+def http_socket_path(socket_path: str) -> str:
+    """Where the same daemon answers HTTP on a Unix socket: beside its other one, for the same users."""
+    stem, dot, suffix = socket_path.rpartition(".")
+    return f"{stem}-http.{suffix}" if dot and "/" not in suffix else f"{socket_path}-http"

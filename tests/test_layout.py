@@ -19,11 +19,19 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "tiers": {"errors"},
     "client": {"errors"},
-    "daemon": {"errors", "tiers", "client.wire", "client.family", "client.hashing"},
+    "daemon": {
+        "errors",
+        "tiers",
+        "client.wire",
+        "client.control",
+        "client.family",
+        "client.hashing",
+        "client.socket_path",
+    },
     "engine_adapter": {"errors", "client"},
     "fuse_mount": {"errors", "client"},
     "conductor": {"errors", "client", "tiers.policies", "tiers.block"},
-    "tools": {"errors", "client", "conductor", "engine_adapter.transformers"},
+    "tools": {"errors", "client", "conductor", "fuse_mount", "engine_adapter.transformers"},
 }
 """The table of docs/ARCHITECTURE.md: what each room may import beside itself."""
 
