@@ -17,6 +17,8 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 31)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 FileMode = Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")]
 Policy = Annotated[str, msgspec.Meta(pattern="^(lru|lfu|s3fifo|arc)$")]
+ETag = Annotated[str, msgspec.Meta(pattern="^(md5|xxh3)$")]
+Ack = Annotated[str, msgspec.Meta(pattern="^(durable|published)$")]
 LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
 
 
@@ -49,6 +51,17 @@ class HttpSection(Section, frozen=True):
     grace: Seconds = 30.0
     requests_max: Count = 256
     """Requests under way at a time; more are answered 503."""
+    domain: str = ""
+    """Host name whose first label may be a bucket: with "s3.example", bucket.s3.example/key is /bucket/key. Empty: never."""
+
+
+class S3Section(Section, frozen=True):
+    etag: ETag = "md5"
+    """What an object's ETag is: its MD5, as S3 clients expect, or "xxh3", which costs no second hash and no client takes for MD5."""
+    ack: Ack = "durable"
+    """When a PUT is answered in write_through namespaces: on NVMe, or as soon as the object can be read."""
+    region: Annotated[str, msgspec.Meta(max_length=64)] = "us-east-1"
+    """The region that signatures must name; empty: any."""
 
 
 class DramSection(Section, frozen=True):
@@ -124,6 +137,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     node: NodeSection = NodeSection()
     socket: SocketSection = SocketSection()
     http: HttpSection = HttpSection()
+    s3: S3Section = S3Section()
     dram: DramSection = DramSection()
     hbm: HbmSection = HbmSection()
     nvme: NvmeSection = NvmeSection()

@@ -6,6 +6,7 @@ used is not known here; whoever opens it says so.
 
 import difflib
 import ipaddress
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
@@ -24,6 +25,7 @@ OTHERS = frozenset({"MOONCASK_CONFIG", "MOONCASK_SOCKET"})
 """Variables of ours that are no key of a section: `main.py` reads the first, clients the second."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 _ARENA_BYTES_MIN = 1 << 20
+_DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 Raw = dict[str, dict[str, object]]
 
@@ -180,8 +182,8 @@ def _allowed(info: msgspec.inspect.Type) -> str:
             return _one_of(pattern.strip("^$()").split("|"))
         case msgspec.inspect.StrType(pattern=pattern) if pattern:
             return 'three octal digits in quotes, such as "0660"'
-        case msgspec.inspect.StrType(min_length=least) if least:
-            return "a text of 1 to 64 characters"
+        case msgspec.inspect.StrType(min_length=least, max_length=most) if most:
+            return f"a text of {least or 0} to {most} characters"
         case _:
             return "a text"
 
@@ -208,6 +210,7 @@ def _check_together(config: Config) -> None:
         raise ConfigError("socket.staging", format_size(config.socket.staging), f"a multiple of {ALIGNMENT} bytes")
     if config.http.enabled:
         _check_loopback(config.http.listen)
+    _check_domain(config.http.domain)
     _check_tenants(config.tenants)
 
 
@@ -234,6 +237,12 @@ def _check_loopback(listen: str) -> None:
         raise ConfigError(
             "http.listen", quoted(listen), "must be a loopback address: this HTTP API has no credentials yet"
         )
+
+
+def _check_domain(domain: str) -> None:
+    """A host name without port; an address has no labels before it."""
+    if domain and (len(domain) > 253 or not _DOMAIN.fullmatch(domain) or domain.rpartition(".")[2].isdigit()):
+        raise ConfigError("http.domain", quoted(domain), 'must be a host name such as "s3.example.org"')
 
 
 def _check_tenants(tenants: Mapping[str, TenantSection]) -> None:
