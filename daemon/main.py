@@ -18,6 +18,7 @@ import uvloop
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import load_config
+from mooncask.daemon.http_doors import HttpDoors
 from mooncask.daemon.local_socket import LocalSocket
 from mooncask.daemon.logs import set_up_logging
 from mooncask.daemon.service import Service
@@ -63,11 +64,12 @@ async def run(config: Config) -> None:
         stack.push_async_callback(service.close)
         local = LocalSocket(service, file)
         stack.push_async_callback(local.close)
-        http_address = await _start_http(config, local, stack)
+        doors = await HttpDoors.open(config, local.plane, path)
+        stack.push_async_callback(doors.close)
         local.start()
         service.ready = True
-        print(f"mooncask ready socket={path} http={http_address or 'off'}", flush=True)
-        log.info("mooncask %s is ready: socket %s, http %s", version(), path, http_address or "off")
+        print(f"mooncask ready socket={path} http={doors.address or 'off'}", flush=True)
+        log.info("mooncask %s is ready: socket %s, http %s and %s", version(), path, doors.address or "off", doors.path)
         await stop.wait()
         service.ready = False
         log.info("stopping")
@@ -102,17 +104,6 @@ def _nvme_config(config: Config) -> NvmeConfig | None:
     if not section.path:
         return None
     return NvmeConfig(Path(section.path), section.capacity, section.segment, section.direct, section.io_threads)
-
-
-async def _start_http(config: Config, local: LocalSocket, stack: AsyncExitStack) -> str:
-    """Imported only where it is wanted: aiohttp is a third of the start-up time."""
-    if not config.http.enabled:
-        return ""
-    from mooncask.daemon.http.server import HttpServer
-
-    server = await HttpServer.start(config, local.plane)
-    stack.push_async_callback(server.close)
-    return server.address
 
 
 async def _close_store(store: Store, flush_seconds: float) -> None:

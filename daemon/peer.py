@@ -22,8 +22,18 @@ class Peer:
 
 def peer_of(sock: socket.socket) -> Peer:
     """The process that connected. The caller closes `pidfd`."""
-    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, gid = _credentials(sock)
     return Peer(pid, uid, gid, _pidfd(sock, pid))
+
+
+def uid_of(sock: socket.socket) -> int:
+    """The user who connected: for callers that get no memory, whose death need not be noticed."""
+    return _credentials(sock)[1]
+
+
+def _credentials(sock: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid, gid
 
 
 def _pidfd(sock: socket.socket, pid: int) -> int | None:

@@ -4,8 +4,8 @@ import msgspec
 from aiohttp import web
 
 from mooncask.client import wire
+from mooncask.daemon.http.caller import caller_of
 from mooncask.daemon.metrics import Metrics
-from mooncask.daemon.namespace_door import DEFAULT_TENANT
 from mooncask.daemon.session import LocalPlane
 from mooncask.daemon.status import daemon_status
 from mooncask.tiers.block import TierName
@@ -39,7 +39,7 @@ class Admin:
         return web.Response(status=200 if ready else 503, text="ready\n" if ready else "not ready\n")
 
     async def _status(self, request: web.Request) -> web.Response:
-        status = daemon_status(self._plane, 0, DEFAULT_TENANT)
+        status = daemon_status(self._plane, 0, caller_of(request).tenant)
         return web.Response(body=msgspec.json.encode(_status_object(status)), content_type="application/json")
 
 

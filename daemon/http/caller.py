@@ -6,8 +6,6 @@ from aiohttp import web
 
 from mooncask.daemon.namespace_door import DEFAULT_TENANT
 
-_KEY = "mooncask.caller"
-
 
 @dataclass(frozen=True, slots=True)
 class Caller:
@@ -19,6 +17,7 @@ class Caller:
 
 
 ANONYMOUS = Caller(DEFAULT_TENANT, "anonymous")
+_KEY = web.RequestKey("mooncask.caller", Caller)
 
 
 def set_caller(request: web.Request, caller: Caller) -> None:

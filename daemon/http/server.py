@@ -1,7 +1,9 @@
 """The HTTP server: S3 at the root, the operator's pages under /-/. Which operation a request is: `target.py`."""
 
+import asyncio
 import errno
 import logging
+import socket
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -11,10 +13,11 @@ from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers, Refused
 from mooncask.daemon.http.buckets import Buckets
+from mooncask.daemon.http.caller import caller_of
+from mooncask.daemon.http.local_caller import local_callers
 from mooncask.daemon.http.objects import Objects
 from mooncask.daemon.http.target import Operation, Target, parse_target
 from mooncask.daemon.metrics import Metrics
-from mooncask.daemon.namespace_door import DEFAULT_TENANT
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
 
@@ -27,14 +30,14 @@ KEEPALIVE_SECONDS = 30.0
 
 
 class HttpServer:
-    """Owns the listener. Requests act for the default tenant until there are credentials."""
+    """Owns the listeners. Whose requests are whose: `caller.py`."""
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._service = plane.service
         self._buckets = Buckets(plane.service)
         self._objects = Objects(plane.service, config.http)
         self._answers = Answers(config.http.requests_max)
-        app = web.Application(middlewares=[self._answers.middleware])
+        app = web.Application(middlewares=[self._answers.middleware, local_callers(plane.service.door.tenant_of)])
         app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
         app.router.add_route("*", "/{target:.*}", self._dispatch)
         app.on_response_prepare.append(_sign)
@@ -50,10 +53,9 @@ class HttpServer:
 
     @classmethod
     async def start(cls, config: Config, plane: LocalPlane) -> "HttpServer":
-        """Listening. Raises AddressInUse and ConfigError."""
-        server = cls(config, plane)
+        """Listening on http.listen. Raises AddressInUse and ConfigError."""
+        server = await cls.serve(config, plane)
         host, port = split_listen(config.http.listen)
-        await server._runner.setup()
         try:
             await web.TCPSite(server._runner, host, port).start()
         except OSError as error:
@@ -64,6 +66,17 @@ class HttpServer:
         bound = server._runner.addresses[0]
         server.address = f"[{bound[0]}]:{bound[1]}" if ":" in bound[0] else f"{bound[0]}:{bound[1]}"
         return server
+
+    @classmethod
+    async def serve(cls, config: Config, plane: LocalPlane) -> "HttpServer":
+        """Ready, but listening nowhere yet."""
+        server = cls(config, plane)
+        await server._runner.setup()
+        return server
+
+    async def listen_locally(self, sock: socket.socket) -> None:
+        """Also answer on this bound Unix socket, which is closed with the server."""
+        await _LocalSite(self._runner, sock).start()
 
     async def close(self) -> None:
         """No new connections; requests under way may end within CLOSE_SECONDS; then they are cut off."""
@@ -79,13 +92,13 @@ class HttpServer:
                 501, "NotImplemented", f"{request.method} {request.path_qs[:200]} is no operation of this API"
             )
         if target.operation is Operation.LIST_BUCKETS:
-            return await self._buckets.list_buckets(DEFAULT_TENANT)
+            return await self._buckets.list_buckets(caller_of(request).tenant)
         if target.operation is Operation.CREATE_BUCKET:
-            return await self._buckets.create(DEFAULT_TENANT, target.bucket)
+            return await self._buckets.create(caller_of(request).tenant, target.bucket)
         return await self._in_bucket(request, target)
 
     async def _in_bucket(self, request: web.Request, target: Target) -> web.StreamResponse:
-        namespace = self._service.door.find(DEFAULT_TENANT, target.bucket)
+        namespace = self._service.door.find(caller_of(request).tenant, target.bucket)
         match target.operation:
             case Operation.PUT_OBJECT:
                 return await self._objects.put(request, namespace, target.key)
@@ -101,6 +114,24 @@ class HttpServer:
                 return await self._buckets.delete(namespace)
             case _:
                 return await self._buckets.head(namespace)
+
+
+class _LocalSite(web.BaseSite):
+    """A site on a Unix socket that is bound already: aiohttp's own takes a path, and knows nothing of stale files."""
+
+    def __init__(self, runner: web.AppRunner, sock: socket.socket) -> None:
+        super().__init__(runner)
+        self._sock = sock
+
+    @property
+    def name(self) -> str:
+        return f"unix:{self._sock.getsockname()}"
+
+    async def start(self) -> None:
+        await super().start()
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(self._runner.server, sock=self._sock)
 
 
 def _protocol_log() -> logging.Logger:

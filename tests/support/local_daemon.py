@@ -16,6 +16,7 @@ from raw_client import RawClient
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import load_config
 from mooncask.daemon.http.server import HttpServer
+from mooncask.daemon.http_doors import HttpDoors
 from mooncask.daemon.local_socket import LocalSocket
 from mooncask.daemon.main import store_config
 from mooncask.daemon.service import Service
@@ -39,8 +40,12 @@ class LocalDaemon:
     store: Store
     service: Service
     local: LocalSocket
-    http: HttpServer | None
+    doors: HttpDoors
     path: str
+
+    @property
+    def http(self) -> HttpServer | None:
+        return self.doors.server
 
     @property
     def plane(self) -> LocalPlane:
@@ -67,15 +72,14 @@ async def running_daemon(settings: dict[str, Any] | None = None) -> AsyncIterato
     await store.dram.wait_populated()
     service = Service(store, config)
     local = LocalSocket(service, file)
-    http = await HttpServer.start(config, local.plane) if config.http.enabled else None
+    doors = await HttpDoors.open(config, local.plane, file.path)
     local.start()
     service.ready = True
     try:
-        yield LocalDaemon(config, store, service, local, http, str(file.path))
+        yield LocalDaemon(config, store, service, local, doors, str(file.path))
     finally:
         await local.close()
-        if http is not None:
-            await http.close()
+        await doors.close()
         await service.close()
         await store.close()
         shutil.rmtree(folder)
