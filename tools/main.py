@@ -1,88 +1,106 @@
-"""The `mooncask` command. Each command is in a module of its own; here they are put together and errors become exit codes."""
+"""The `mooncask` command: its table of commands (`command_table.py`) with errors turned into one line and an exit code.
 
-import importlib
-import importlib.metadata
+What the exit codes mean stands in docs/CLI.md.
+"""
+
+import errno
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from mooncask.client.wire import PROTOCOL
-from mooncask.conductor.papers.command import paper_command
-from mooncask.conductor.planner.command import plan_command
-from mooncask.conductor.replay.command import replay_command
-from mooncask.conductor.simulator.command import simulate_command
 from mooncask.errors import MooncaskError
-from mooncask.tools import blocks, listing
-from mooncask.tools.bench.command import bench
-from mooncask.tools.connection import Json
-from mooncask.tools.demo.command import demo
-from mooncask.tools.output import error_console, print_json
-from mooncask.tools.serve import serve
-from mooncask.tools.verify import verify
+from mooncask.tools.command_table import lazy_commands
 
+USAGE_EXIT = 2
+"""A command line that cannot be understood."""
 OS_ERROR_EXIT = 74
 """EX_IOERR: a file that was named could not be read or written."""
+INTERRUPTED_EXIT = 130
+"""128 + SIGINT: stopped by Ctrl-C."""
+PIPE_EXIT = 141
+"""128 + SIGPIPE: whoever read our output has gone."""
+
+ClickException: Any = typer.BadParameter.__mro__[2]
+"""The base of all errors about the command line; by way of a public name, since typer keeps its own copy of click."""
+assert ClickException.__name__ == "ClickException"
 
 
-class ErrorsBecomeExitCodes(TyperGroup):
-    """One line on stderr and the exit code of the error's class, for every command below."""
+class Mooncask(TyperGroup):
+    """All commands, each loaded when it is asked for. Whatever goes wrong is one line on stderr and an exit code."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def __init__(self, *, commands: Any = None, **named: Any) -> None:
+        own: Mapping[str, Any] = commands or {}
+        super().__init__(commands={**lazy_commands(), **own}, **named)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         try:
-            return super().invoke(ctx)
+            status = super().main(args, prog_name or "mooncask", complete_var, False, windows_expand_args, **extra)
+        except ClickException as error:
+            sys.exit(_refuse(error))
+        except typer.Abort:
+            _complain("stopped; nothing more was done")
+            sys.exit(INTERRUPTED_EXIT)
         except MooncaskError as error:
             _complain(str(error))
-            raise typer.Exit(error.exit_code) from error
-        except BrokenPipeError:
-            raise  # typer ends quietly when the reader of our output has gone
+            sys.exit(error.exit_code)
         except OSError as error:
-            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-            raise typer.Exit(OS_ERROR_EXIT) from error
+            sys.exit(_os_error(error))
+        sys.exit(status if isinstance(status, int) else 0)
 
 
-class RunsWithoutAWord(TyperGroup):
-    """Takes what names none of its commands as the arguments of `run`: `simulate A B` is `simulate run A B`."""
+def _refuse(error: Any) -> int:
+    """Says what is wrong with the command line, and what to try. Without any arguments the help page was meant."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return USAGE_EXIT
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "mooncask"
+    _complain(f'{_reworded(error)}; "{path} --help" shows what there is')
+    return USAGE_EXIT
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
-            args = ["run", *args]
-        return super().parse_args(ctx, args)
+
+def _reworded(error: Any) -> str:
+    """What the library says, as part of a line of ours."""
+    possible = sorted(getattr(error, "possibilities", None) or [])
+    said: str = error.message if possible else error.format_message()
+    said = said.rstrip(".") + (f"; did you mean {' or '.join(possible)}?" if possible else "")
+    return f"{said[:1].lower()}{said[1:]}".replace(". Did you mean", "; did you mean").removesuffix("?")
+
+
+def _os_error(error: OSError) -> int:
+    if error.errno == errno.EPIPE:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
+        return PIPE_EXIT
+    _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    return OS_ERROR_EXIT
 
 
 def _complain(text: str) -> None:
-    error_console().print("mooncask: " + " ".join(text.split()), markup=False, soft_wrap=True)
+    sys.stderr.write("mooncask: " + " ".join(text.split()) + "\n")
 
 
 app = typer.Typer(
-    cls=ErrorsBecomeExitCodes,
+    cls=Mooncask,
     help="A KV-cache store for LLM inference.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    add_completion=False,
 )
-app.command()(serve)
-app.command()(blocks.put)
-app.command()(blocks.get)
-app.command()(listing.ls)
-app.command()(listing.stat)
-app.command()(blocks.rm)
-app.command()(verify)
-app.command()(demo)
-app.command("replay")(replay_command)
-app.command("plan")(plan_command)
-simulate = typer.Typer(cls=RunsWithoutAWord, help="Simulate a cluster; figures of the papers.", no_args_is_help=True)
-simulate.command("run")(simulate_command)
-simulate.command("paper")(paper_command)
-app.add_typer(simulate, name="simulate")
-app.add_typer(bench, name="bench")
 
 
-@app.command()
-def version(as_json: Json = False) -> None:
-    """Print the version, and that of the socket protocol."""
-    found = {"version": importlib.metadata.version("mooncask"), "protocol": PROTOCOL}
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(f"mooncask {found['version']}, protocol {found['protocol']}")
+@app.callback()
+def mooncask() -> None:
+    """A KV-cache store for LLM inference."""

@@ -1,0 +1,85 @@
+"""The commands of `mooncask` by name: what each does in one line, and which module is loaded when it is asked for.
+
+A command's module is imported when the command runs, not before: `mooncask --help` needs none of them.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+BLOCKS = "Blocks"
+LOOKING = "Looking"
+MOVING = "Namespaces"
+RUNNING = "Running"
+STUDIES = "Studies"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`target` is "module:name": a function, or a `typer.Typer` with commands of its own."""
+
+    target: str
+    help: str
+    panel: str
+    hidden: bool = False
+
+
+COMMANDS: dict[str, Entry] = {
+    "put": Entry("mooncask.tools.blocks:put", "Store a file as one block.", BLOCKS),
+    "get": Entry("mooncask.tools.blocks:get", "Write one block's bytes to stdout or a file.", BLOCKS),
+    "evict": Entry("mooncask.tools.blocks:rm", "Delete blocks from all tiers.", BLOCKS),
+    "rm": Entry("mooncask.tools.blocks:rm", "The same as evict.", BLOCKS, hidden=True),
+    "ls": Entry("mooncask.tools.listing:ls", "List namespaces, or the blocks of one.", LOOKING),
+    "stat": Entry("mooncask.tools.listing:stat", "Show the daemon with its tiers and counters, or one block.", LOOKING),
+    "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
+    "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
+    "version": Entry("mooncask.tools.version:version", "Print the version, and that of the socket protocol.", RUNNING),
+    "bench": Entry("mooncask.tools.bench.command:bench", "Measure on this machine.", STUDIES),
+    "demo": Entry(
+        "mooncask.tools.demo.command:demo", "Ask a real model about a document, with and without a store.", STUDIES
+    ),
+    "replay": Entry(
+        "mooncask.conductor.replay.command:replay_command", "Hit rates of eviction policies on a trace.", STUDIES
+    ),
+    "simulate": Entry("mooncask.tools.simulate:simulate", "Simulate a cluster; figures of the papers.", STUDIES),
+    "plan": Entry(
+        "mooncask.conductor.planner.command:plan_command", "The cheapest mix of hardware that meets an SLO.", STUDIES
+    ),
+}
+"""In the order of the help page."""
+
+
+class LazyCommand(TyperCommand):
+    """A command that is known by name and help only; its module is imported when its arguments are to be read."""
+
+    def __init__(self, name: str, entry: Entry) -> None:
+        super().__init__(name, help=entry.help, short_help=entry.help, hidden=entry.hidden, rich_help_panel=entry.panel)
+        self._target = entry.target
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self.load().make_context(info_name, args, parent, **extra)
+
+    def load(self) -> Any:
+        """The command itself."""
+        module, _, name = self._target.partition(":")
+        found = getattr(importlib.import_module(module), name)
+        app = typer.Typer(add_completion=False)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=self.name)
+        else:
+            app.callback()(_nothing)  # or typer would make the one command the whole program
+            app.command(self.name)(found)
+        group: Any = get_command(app)
+        return group.commands[self.name]
+
+
+def _nothing() -> None:
+    """The callback of a program whose one command is wanted."""
+
+
+def lazy_commands() -> dict[str, LazyCommand]:
+    return {name: LazyCommand(name, entry) for name, entry in COMMANDS.items()}
