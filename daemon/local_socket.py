@@ -17,6 +17,7 @@ import time
 import msgspec
 
 from mooncask.client import wire
+from mooncask.daemon.config import Config
 from mooncask.daemon.connection import Connection
 from mooncask.daemon.peer import Peer, peer_of
 from mooncask.daemon.processes import Process
@@ -44,13 +45,17 @@ class LocalSocket:
     def __init__(self, service: Service, file: SocketFile) -> None:
         self.plane = LocalPlane(service)
         self._service = service
-        self._config = service.config
         self._file = file
         self._daemon = secrets.token_bytes(16)
         self._numbers = itertools.count(1)
         self._connections: set[Connection] = set()
         self._handshakes: set[asyncio.Task[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def _config(self) -> Config:
+        """The one in force: a reload replaces it."""
+        return self._service.config
 
     def start(self) -> None:
         self._file.listen()

@@ -1,26 +1,34 @@
 """The daemon from start to stop: puts the parts together, tells when it is ready, and flushes before it goes.
 
 config -> socket file bound (or refused) -> store opened -> HTTP and socket listen -> ready line
+SIGHUP -> configuration read again, see `reload.py`
 SIGTERM or SIGINT -> listeners closed, clients cut -> store flushed within shutdown.flush_seconds -> exit 0
+
+A service manager is told of each of these (`notify.py`).
 """
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
+from mooncask.daemon import notify
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import load_config
 from mooncask.daemon.http_doors import HttpDoors
 from mooncask.daemon.local_socket import LocalSocket
 from mooncask.daemon.logs import set_up_logging
+from mooncask.daemon.notify import Notifier
+from mooncask.daemon.reload import Reloader, live_parts
 from mooncask.daemon.service import Service
 from mooncask.daemon.socket_file import SocketFile, default_path
 from mooncask.daemon.status import version
@@ -33,34 +41,44 @@ log = logging.getLogger(__name__)
 
 SWITCH_INTERVAL_SECONDS = 0.0005
 """How long a thread that computes under the GIL may keep the event loop waiting; Python's default is ten times that."""
+STOP_SECONDS = 15.0
+"""What a stop may take beside the flush: requests, clients and loads under way get a few seconds each to end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs until a signal; returns the exit status. A start that fails is one line on stderr."""
     options = _parser().parse_args(arguments)
+    path = options.config or os.environ.get("MOONCASK_CONFIG")
+    load = functools.partial(load_config, Path(path) if path else None, os.environ)
     try:
-        path = options.config or os.environ.get("MOONCASK_CONFIG")
-        config = load_config(Path(path) if path else None, os.environ)
+        config = load()
+        if options.check_config:
+            store_config(config)
+            print(f"mooncask: the configuration is valid: {path or 'no file, variables only'}")
+            return 0
         set_up_logging(config.log)
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        uvloop.run(run(config))
+        uvloop.run(run(config, load))
     except MooncaskError as error:
         print(f"mooncask: {error.message}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
-async def run(config: Config) -> None:
-    """The daemon's life. Raises the start errors of mooncask.errors."""
-    stop = asyncio.Event()
-    _stop_on_signals(stop)
+async def run(config: Config, load: Callable[[], Config]) -> None:
+    """The daemon's life; `load` reads the configuration again. Raises the start errors of mooncask.errors."""
+    notifier = notify.from_process()
+    stop, reload = asyncio.Event(), asyncio.Event()
+    _on_signals(stop.set, signal.SIGTERM, signal.SIGINT)
+    _on_signals(reload.set, signal.SIGHUP)  # from the first moment: its default would end the process
     async with AsyncExitStack() as stack:
+        _in_background(stack, notifier.beat())  # the last to end: the flush is watched as well
         path = Path(config.socket.path) if config.socket.path else default_path(os.environ, os.getuid())
         file = SocketFile.bind(path, int(config.socket.mode, 8))
         stack.callback(file.close)
         store = await Store.open(store_config(config))
-        stack.push_async_callback(_close_store, store, config.shutdown.flush_seconds)
         service = Service(store, config)
+        stack.push_async_callback(_close_store, service)
         stack.push_async_callback(service.close)
         local = LocalSocket(service, file)
         stack.push_async_callback(local.close)
@@ -70,9 +88,27 @@ async def run(config: Config) -> None:
         service.ready = True
         print(f"mooncask ready socket={path} http={doors.address or 'off'}", flush=True)
         log.info("mooncask %s is ready: socket %s, http %s and %s", version(), path, doors.address or "off", doors.path)
+        notifier.ready(f"serving on {path} and {doors.address or doors.path}")
+        _in_background(stack, _reload_when(reload, Reloader(config, load, live_parts(local.plane)), notifier))
         await stop.wait()
         service.ready = False
+        notifier.stopping(service.config.shutdown.flush_seconds + STOP_SECONDS)
         log.info("stopping")
+
+
+async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notifier) -> None:
+    """For ever: one reload at a time; what is asked for during one is one more."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        notifier.reloading()
+        try:
+            outcome = f"reloaded: {await reloader.reload()}"
+            log.info("%s", outcome)
+        except MooncaskError as error:
+            outcome = f"reload refused, nothing has changed: {error.message}"
+            log.error("%s", outcome)
+        notifier.ready(outcome)
 
 
 def store_config(config: Config) -> StoreConfig:
@@ -106,19 +142,31 @@ def _nvme_config(config: Config) -> NvmeConfig | None:
     return NvmeConfig(Path(section.path), section.capacity, section.segment, section.direct, section.io_threads)
 
 
-async def _close_store(store: Store, flush_seconds: float) -> None:
-    await store.close(flush_seconds)
+async def _close_store(service: Service) -> None:
+    await service.store.close(service.config.shutdown.flush_seconds)
     log.info("stopped")
 
 
-def _stop_on_signals(stop: asyncio.Event) -> None:
+def _on_signals(call: Callable[[], None], *numbers: signal.Signals) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for number in numbers:
+        loop.add_signal_handler(number, call)
+
+
+def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+    """Runs `work` until `stack` unwinds to here."""
+    task = asyncio.get_running_loop().create_task(work)
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    stack.push_async_callback(end)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m mooncask.daemon", description="The Mooncask daemon of one node.")
     parser.add_argument("--config", metavar="FILE", help="TOML file; MOONCASK_<SECTION>_<KEY> variables win over it")
+    parser.add_argument("--check-config", action="store_true", help="only say whether the configuration is valid")
     parser.add_argument("--version", action="version", version=f"mooncask {version()}")
     return parser

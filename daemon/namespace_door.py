@@ -30,7 +30,11 @@ class NamespaceDoor:
         self._store = store
         self._default_mode = config.default_mode
         self._has_nvme = bool(config.nvme.path)
-        self._tenant_by_uid = {uid: name for name, tenant in config.tenants.items() for uid in tenant.uids}
+        self._tenant_by_uid = tenants_by_uid(config)
+
+    def reconfigure(self, config: Config) -> None:
+        """Whose tenant a uid is may change; where new namespaces are kept does not."""
+        self._tenant_by_uid = tenants_by_uid(config)
 
     def tenant_of(self, uid: int) -> str:
         """The tenant that a local user belongs to."""
@@ -94,6 +98,10 @@ class NamespaceDoor:
         if asked != WriteMode.MEMORY and not self._has_nvme:
             raise BadRequest(f'mode "{asked}" needs an NVMe tier, and this daemon has none (nvme.path is empty)')
         return WriteMode(asked)
+
+
+def tenants_by_uid(config: Config) -> dict[int, str]:
+    return {uid: name for name, tenant in config.tenants.items() for uid in tenant.uids}
 
 
 def _check_size(request: wire.Open) -> None:

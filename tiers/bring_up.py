@@ -53,7 +53,8 @@ class BringUp:
         self._room = room
         self._recency = recency
         self._sketch = sketch
-        self._promote_after = promote_after
+        self.promote_after = promote_after
+        """May be changed at any time; the sketch goes on counting."""
         self._quarantine = quarantine
         self._load_seconds_max = load_seconds_max
         self._counters = counters
@@ -116,7 +117,7 @@ class BringUp:
             self._copies.hold_extent(extent, takers)
         key = self._catalogue.keys[slot]
         self._sketch.add(key)
-        if self._sketch.estimate(key) >= self._promote_after:
+        if self._sketch.estimate(key) >= self.promote_after:
             self._recency.entered_dram(slot)
             self._counters["promoted_dram"] += 1
         elif takers:

@@ -29,7 +29,8 @@ class HbmPromotion:
         self._catalogue = copies.catalogue
         self._recency = recency
         self._sketch = sketch
-        self._promote_after = promote_after
+        self.promote_after = promote_after
+        """May be changed at any time, as `BringUp.promote_after`."""
         self._spawn = spawn
         self._under_way: set[int] = set()
 
@@ -38,7 +39,7 @@ class HbmPromotion:
         self._sketch.add(key)
         if slot in self._catalogue.hbm or slot not in self._catalogue.dram or slot in self._under_way:
             return
-        if self._sketch.estimate(key) >= self._promote_after and len(self._under_way) < UNDER_WAY_MAX:
+        if self._sketch.estimate(key) >= self.promote_after and len(self._under_way) < UNDER_WAY_MAX:
             self._under_way.add(slot)
             self._spawn(self._promote(slot, self._catalogue.sequence[slot]))
 

@@ -1,6 +1,7 @@
 """What goes on beside requests: times to live run out, a slow scrub checks every copy, pins and TTLs reach the disk."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -28,12 +29,13 @@ class Housekeeping:
         self._catalogue = parts.catalogue
         self._quarantine = quarantine
         self._tasks: list[asyncio.Task[None]] = []
+        self._scrub_rate = parts.config.scrub_bytes_per_second
+        self._scrub_rate_changed = asyncio.Event()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._sweep_for_ever()))
-        if self._parts.config.scrub_bytes_per_second > 0:
-            self._tasks.append(loop.create_task(self._scrub_for_ever()))
+        self._tasks.append(loop.create_task(self._scrub_for_ever()))
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -141,15 +143,24 @@ class Housekeeping:
             if now is not None and (now.offset, now.generation) == (place.offset, place.generation):
                 raise  # else the reclaimer moved it while we read
 
+    def scrub_at(self, bytes_per_second: float) -> None:
+        """From now on, also for a scrub that pauses by the old rate; 0 = no scrub."""
+        self._scrub_rate = bytes_per_second
+        self._scrub_rate_changed.set()
+
     async def _scrub_for_ever(self) -> None:
         while True:
-            await self.scrub_once()
-            await asyncio.sleep(SWEEP_SECONDS)
+            if self._scrub_rate > 0:
+                await self.scrub_once()
+                await asyncio.sleep(SWEEP_SECONDS)
+            else:
+                await self._scrub_rate_changed.wait()
+                self._scrub_rate_changed.clear()
 
     async def scrub_once(self) -> None:
         """Verifies every block that is here at the beginning, at most `scrub_bytes_per_second`."""
         for slot in list(self._catalogue.slots()):
-            if self._catalogue.sequence[slot]:
+            if self._scrub_rate > 0 and self._catalogue.sequence[slot]:
                 await self._scrub_one(slot)
 
     async def _scrub_one(self, slot: int) -> None:
@@ -159,4 +170,13 @@ class Housekeeping:
         except MooncaskError as error:  # a disk that is away: the next round tries again
             log.warning("scrub: %s", error.message)
         self._parts.counters["scrubbed_bytes"] += size
-        await asyncio.sleep(size / self._parts.config.scrub_bytes_per_second)
+        await self._pause(size)
+
+    async def _pause(self, size: int) -> None:
+        """As long as reading `size` bytes may take at the rate, or until the rate changes."""
+        rate = self._scrub_rate
+        if rate > 0:
+            self._scrub_rate_changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(size / rate):
+                    await self._scrub_rate_changed.wait()

@@ -58,13 +58,16 @@ class Parts:
         self.sketch = FrequencySketch(config.promote_window)
         self.write_down: WriteDown | None = None
         self.bring_up: BringUp | None = None
+        self.hbm_promotion: HbmPromotion | None = None
         self.on_corrupt: Callable[[int, CorruptBlock], None] = lambda slot, error: None
         self._background: set[asyncio.Task[None]] = set()
         if nvme is not None:
             self._wire_nvme(nvme)
         if hbm is not None:
-            promotion = HbmPromotion(hbm, self.copies, self.recency, self.sketch, config.promote_after, self.background)
-            self.recency.on_use = promotion.used
+            self.hbm_promotion = HbmPromotion(
+                hbm, self.copies, self.recency, self.sketch, config.promote_after, self.background
+            )
+            self.recency.on_use = self.hbm_promotion.used
 
     def _wire_nvme(self, nvme: NvmeTier) -> None:
         config = self.config
@@ -81,6 +84,13 @@ class Parts:
             config.load_seconds_max,
             self.counters,
         )
+
+    def promote_after(self, reads: int) -> None:
+        """From now on, on the way to DRAM and to HBM."""
+        if self.bring_up is not None:
+            self.bring_up.promote_after = reads
+        if self.hbm_promotion is not None:
+            self.hbm_promotion.promote_after = reads
 
     # --- shared sums ---
 

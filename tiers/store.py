@@ -62,6 +62,13 @@ class Store:
         store._housekeeping.start()
         return store
 
+    def tune(self, promote_after: int, dirty_bytes_max: int, scrub_bytes_per_second: float) -> None:
+        """What of `config` may change while the store runs; in force from now on."""
+        self._parts.promote_after(promote_after)
+        if self._parts.write_down is not None:
+            self._parts.write_down.limit_dirty(dirty_bytes_max)
+        self._housekeeping.scrub_at(scrub_bytes_per_second)
+
     async def close(self, flush_seconds: float = 0.0) -> None:
         """Write what is not on NVMe yet, as far as `flush_seconds` go, and release everything."""
         await self._housekeeping.stop()

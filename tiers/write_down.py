@@ -76,6 +76,11 @@ class WriteDown:
             task.add_done_callback(lambda done: self._write_ended(sequence, size, done))
         return task
 
+    def limit_dirty(self, bytes_max: int) -> None:
+        """From now on; who waits looks again."""
+        self._dirty_bytes_max = bytes_max
+        self._landed.set()
+
     async def below_dirty_limit(self, deadline: float) -> None:
         """Waits until less than `dirty_bytes_max` is waiting for the disk. Busy at the deadline."""
         started = time.monotonic()

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import secrets
 from collections import Counter
+from collections.abc import Callable
 
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
@@ -34,7 +35,7 @@ class Refused(Exception):
 class Answers:
     """Counts requests, bounds how many are under way, and turns whatever goes wrong into XML."""
 
-    def __init__(self, requests_max: int) -> None:
+    def __init__(self, requests_max: Callable[[], int]) -> None:
         self.requests: Requests = Counter()
         self._open: dict[int, web.Request] = {}
         self._requests_max = requests_max
@@ -66,8 +67,9 @@ class Answers:
 
     async def _answer(self, request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:
         try:
-            if len(self._open) > self._requests_max:
-                raise Busy(f"{self._requests_max} HTTP requests are under way (http.requests_max)")
+            requests_max = self._requests_max()
+            if len(self._open) > requests_max:
+                raise Busy(f"{requests_max} HTTP requests are under way (http.requests_max)")
             return await handler(request)
         except MooncaskError as error:
             response = _error(request, request_id, error.http_status, error_of(error, request.path, request_id))

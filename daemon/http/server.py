@@ -35,8 +35,8 @@ class HttpServer:
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._service = plane.service
         self._buckets = Buckets(plane.service)
-        self._objects = Objects(plane.service, config.http)
-        self._answers = Answers(config.http.requests_max)
+        self._objects = Objects(plane.service)
+        self._answers = Answers(lambda: plane.service.config.http.requests_max)
         app = web.Application(middlewares=[self._answers.middleware, local_callers(plane.service.door.tenant_of)])
         app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
         app.router.add_route("*", "/{target:.*}", self._dispatch)
