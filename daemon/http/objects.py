@@ -26,7 +26,6 @@ from mooncask.tiers.requests import BlockInfo, PutRequest
 REQUEST_SECONDS = 30.0
 """For a load from below, a place to write, and a write to become durable: each."""
 LOADS_MAX = 3
-_NOT_YET = ("x-amz-copy-source", "if-none-match", "if-match")
 OBJECT_TYPE = "application/octet-stream"
 
 
@@ -134,13 +133,20 @@ class Objects:
 
     async def put(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = writable_key(namespace, raw_key)
-        body = self._body(request)
+        size = self._checked_size(request)
+        wanted = wanted_digests(request.headers)
         digest = _own_digest(request)
         deadline = time.monotonic() + REQUEST_SECONDS
-        (writing,) = await self._service.reserve(namespace, [PutRequest(key, body.size)], deadline)
+        (writing,) = await self._service.reserve(namespace, [PutRequest(key, size)], deadline)
         state = CommitState.HAVE_IT
         if writing is not None:
-            await self._fill(body, writing)
+            await self._fill(request, writing, size)
+            try:
+                body = self._service.store.view(writing.extent)[:size]
+                await asyncio.to_thread(check_digests, key_text(namespace, key), body, wanted)
+            except BaseException:
+                self._service.abort(writing)
+                raise
             state = await self._service.commit(writing, digest)
         if namespace.spec.mode is WriteMode.WRITE_THROUGH:
             await self._make_durable(namespace, key, published=state is CommitState.PUBLISHED)
@@ -156,31 +162,33 @@ class Objects:
                 self._service.store.withdraw(namespace, key)
             raise
 
-    def _body(self, request: web.Request) -> IncomingBody:
-        refused = next((name for name in _NOT_YET if name in request.headers), "")
+    def _checked_size(self, request: web.Request) -> int:
+        refused = unsupported_header({name.lower(): value for name, value in request.headers.items()})
         if refused:
             raise Refused(501, "NotImplemented", f"this daemon does not take a PUT with {refused} yet")
-        body = open_body(request, caller_of(request))
-        if body.size > self._service.block_bytes_max:
-            raise BlockTooLarge(body.size, self._service.block_bytes_max)
-        return body
+        size = request.content_length
+        if size is None:
+            raise Refused(411, "MissingContentLength", "a PUT needs Content-Length")
+        size_max = self._service.block_bytes_max
+        if size > size_max:
+            raise BlockTooLarge(size, size_max)
+        return size
 
-    async def _fill(self, body: IncomingBody, writing: Writing) -> None:
-        """The body into the extent; the reservation is aborted when it does not come whole, right and in time."""
+    async def _fill(self, request: web.Request, writing: Writing, size: int) -> None:
+        """The body into the extent; the reservation is aborted when it does not come whole and in time."""
         target = np.frombuffer(self._service.store.view(writing.extent), np.uint8)
-        seconds_max = self._config.grace + body.size / self._config.rate_min
+        seconds_max = self._config.grace + size / self._config.rate_min
         done = 0
         try:
-            digests = RunningDigests(body.wanted)
             async with asyncio.timeout(seconds_max):
-                async for piece in body:
+                async for piece in request.content.iter_any():
                     target[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
                     done += len(piece)
-                    await digests.feed(piece)
-            await body.verify(await digests.finish())
+            if done != size:
+                raise BadRequest(f"the body has {done} bytes, Content-Length said {size}")
         except TimeoutError as error:
             self._service.abort(writing)
-            raise DeadlineExceeded(f"body of {body.size} bytes, {done} came (http.rate_min)", seconds_max) from error
+            raise DeadlineExceeded(f"body of {size} bytes, {done} came (http.rate_min)", seconds_max) from error
         except BaseException:
             self._service.abort(writing)
             raise
