@@ -1,6 +1,7 @@
 """Match, Acquire, Adopt, Release and Verify of one connection. DRAM hits are answered without a task or an await."""
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 from mooncask.client import wire
 from mooncask.daemon.acquisition import Acquisition, Arrived, wrong_copies
 from mooncask.daemon.arrivals import Layers
+from mooncask.daemon.insight.lookups import LookupKind
 from mooncask.daemon.session import Session, check_columns
 from mooncask.daemon.status import block_stat
 from mooncask.daemon.windowed import windowed
@@ -37,7 +39,7 @@ class Reading:
         session = self._session
         namespace = session.namespace(request.namespace)
         session.check_keys(request.keys)
-        found = self._service.match(namespace, request.keys)
+        found = self._service.match(namespace, request.keys, session.hint)
         return wire.Matched(request.id, found.tiers, found.seconds)
 
     def acquire(self, request: wire.Acquire) -> wire.Message | Later:
@@ -53,6 +55,7 @@ class Reading:
             checksums = [self._service.store.checksum(namespace, key) for key in request.keys]
             return pending.verified(held, checksums)
         if None not in held:
+            self._service.lookups.note(LookupKind.ACQUIRE, namespace, request.keys, len(held), hint)
             self._service.counters["acquire_hit_blocks"] += len(held)
             return pending.reply(range(len(held)), held, _DRAM * len(held), [], more=False)  # type: ignore[arg-type]
         return pending.answer(held)
@@ -133,6 +136,9 @@ class _Pending:
     def answer(self, held: Sequence[Extent | None]) -> wire.Message | Later:
         """Hits now; what may still come becomes a coroutine, unless nothing may or there is no time for it."""
         request, index = self._request, self._namespace.index
+        hint = self._session.hint_of(request.hint)
+        here = sum(1 for _ in itertools.takewhile(index.__contains__, request.keys))
+        self._service.lookups.note(LookupKind.ACQUIRE, self._namespace, request.keys, here, hint)
         hits = [i for i, extent in enumerate(held) if extent is not None]
         missing = [i for i, extent in enumerate(held) if extent is None]
         coming = [i for i in missing if request.wait or request.keys[i] in index] if request.deadline_ms > 0 else []

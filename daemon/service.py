@@ -16,12 +16,13 @@ from typing import Any
 from mooncask.client.wire import CommitState
 from mooncask.daemon.arrivals import Arrivals, Key
 from mooncask.daemon.config import Config
+from mooncask.daemon.insight.lookups import LookupFeed, LookupKind
 from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.waiter import Waiter
 from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, QuotaExceeded
-from mooncask.tiers.block import Extent, WriteMode
+from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Commit, Match, PutRequest, Reservation
 from mooncask.tiers.store import Store
@@ -79,6 +80,8 @@ class Service:
         self.counters: Counter[str] = Counter()
         self.tokens: Counter[tuple[str, str]] = Counter()
         """(namespace, "requested" | "hit") -> tokens of prefixes looked up; hits count the usable prefix only."""
+        self.lookups = LookupFeed()
+        """Who asked for what. Whoever wants to know (insight, ghost caches, a recorder): `service.lookups.add(observer)`."""
         self.quota_refusals: Counter[str] = Counter()
         self._reserved_bytes: Counter[str] = Counter()
         self.started_seconds = time.monotonic()
@@ -90,8 +93,9 @@ class Service:
 
     # --- looking ---
 
-    def match(self, namespace: Namespace, keys: Sequence[bytes]) -> Match:
+    def match(self, namespace: Namespace, keys: Sequence[bytes], hint: Hint = NO_HINT) -> Match:
         found = self.store.match(namespace, keys)
+        self.lookups.note(LookupKind.MATCH, namespace, keys, len(found), hint)
         tokens = block_tokens(namespace.spec.family)
         if tokens:
             self.tokens[(namespace.spec.name, "requested")] += tokens * len(keys)
