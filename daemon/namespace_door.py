@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from mooncask.client import hashing, wire
 from mooncask.client.family import Family
 from mooncask.daemon.config import Config
-from mooncask.errors import AccessDenied, BadRequest, NoSuchNamespace
+from mooncask.errors import AccessDenied, BadBucketName, BadRequest, NoSuchNamespace
 from mooncask.tiers.block import WriteMode
 from mooncask.tiers.namespace import Namespace, NamespaceSpec
 from mooncask.tiers.store import Store
@@ -114,9 +114,9 @@ def _check_size(request: wire.Open) -> None:
 
 
 def check_name(name: str) -> str:
-    """`name`, if a namespace (an S3 bucket) may be called so. Raises BadRequest."""
+    """`name`, if a namespace (an S3 bucket) may be called so. Raises BadBucketName."""
     if not _NAME.fullmatch(name):
-        raise BadRequest(f'namespace name "{name[:80]}": 3 to 63 of a-z, 0-9, ".", "_", "-", ends a letter or digit')
+        raise BadBucketName(name)
     return name
 
 

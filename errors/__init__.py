@@ -17,7 +17,8 @@ MooncaskError
 │   ├── FamilyMismatch, UnsupportedModel
 │   ├── UnknownLease, UnknownReservation, OutOfBounds
 │   ├── BadTrace          exit code 2, as for BadArgument
-│   ├── BadRequest, ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
+│   ├── BadRequest: BadBucketName, KeyTooLong, BadParameter, MalformedXml
+│   ├── ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -222,6 +223,38 @@ class BadRequest(MooncaskError):
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
+
+
+class BadBucketName(BadRequest):
+    code = "InvalidBucketName"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f'namespace name "{name[:80]}": 3 to 63 of a-z, 0-9, ".", "_", "-", ends a letter or digit')
+        self.name = name[:80]
+
+
+class KeyTooLong(BadRequest):
+    code = "KeyTooLongError"
+
+    def __init__(self, size_bytes: int, size_bytes_max: int) -> None:
+        super().__init__(f"a key of {size_bytes} bytes; at most {size_bytes_max} are allowed")
+        self.size_bytes, self.size_bytes_max = size_bytes, size_bytes_max
+
+
+class BadParameter(BadRequest):
+    code = "InvalidArgument"
+
+    def __init__(self, name: str, value: str, allowed: str) -> None:
+        super().__init__(f'{name} = "{value[:80]}": {allowed}')
+        self.name, self.value, self.allowed = name, value[:80], allowed
+
+
+class MalformedXml(BadRequest):
+    code = "MalformedXML"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the request's body is not the XML that this operation takes: {why}")
+        self.why = why
 
 
 class BadTrace(MooncaskError):
