@@ -84,6 +84,10 @@ class BlockRecord(msgspec.Struct, frozen=True, gc=False):
     parent: bytes = b""
     depth: int = 0
     tokens: int = 0
+    created: int = 0
+    """Wall clock seconds of its publishing."""
+    attributes: bytes = b""
+    """What the daemon keeps beside the payload; the store stores it and looks at none of it."""
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ Slots are reused; (slot, sequence) is not: after an `await`, compare `sequence[s
 
 import heapq
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mooncask.tiers.block import BlockRecord, Extent, TierName, aligned
 from mooncask.tiers.namespace import Namespace, NamespaceRegistry
@@ -49,6 +49,10 @@ class Catalogue:
         """The fastest TierName that has the block, 0 = none yet."""
         self.dram: dict[int, Extent] = {}
         self.hbm: dict[int, Extent] = {}
+        self.attributes: dict[int, bytes] = {}
+        """Only of blocks that have some: KV blocks have none and pay nothing."""
+        self.on_attributes_gone: Callable[[Namespace, bytes, bytes], None] = lambda namespace, key, attributes: None
+        """Called with the attributes of a block that has just left, in whatever way: deleted, replaced, expired, wrong."""
         self.highest_sequence = 0
         self.pinned_bytes = 0
         self.pinned_dram_bytes = 0
@@ -70,7 +74,7 @@ class Catalogue:
 
     # --- entering and leaving ---
 
-    def insert(self, namespace: Namespace, record: BlockRecord, created_seconds: float) -> int:
+    def insert(self, namespace: Namespace, record: BlockRecord) -> int:
         """A new block, in no tier yet. The key must not be there."""
         assert record.key not in namespace.index
         slot = self._free.pop() if self._free else self._grow()
@@ -81,7 +85,9 @@ class Catalogue:
         self.sequence[slot] = record.sequence
         self.depth[slot] = record.depth
         self.tokens[slot] = record.tokens
-        self.created[slot] = int(created_seconds)
+        self.created[slot] = record.created
+        if record.attributes:
+            self.attributes[slot] = record.attributes
         self.checksums[slot * CHECKSUM_BYTES : (slot + 1) * CHECKSUM_BYTES] = record.checksum
         namespace.add_key(record.key, slot)
         self._link(slot, namespace)
@@ -92,10 +98,11 @@ class Catalogue:
     def remove(self, slot: int) -> None:
         """The block is gone from all tiers (the caller has taken its extents)."""
         assert self.sequence[slot] and slot not in self.dram and slot not in self.hbm
-        namespace = self.owner(slot)
+        namespace, key = self.owner(slot), self.keys[slot]
+        attributes = self.attributes.pop(slot, b"")
         self.set_ttl(slot, 0.0)
         self.add_pins(slot, -self.pins[slot])
-        namespace.remove_key(self.keys[slot])
+        namespace.remove_key(key)
         namespace.stored_bytes -= self.size[slot]
         self._unlink(slot)
         for column in (self.sequence, self.children, self.hits):
@@ -104,6 +111,8 @@ class Catalogue:
         self.where[slot] = 0
         self.keys[slot] = self.parents[slot] = b""
         self._free.append(slot)
+        if attributes:
+            self.on_attributes_gone(namespace, key, attributes)
 
     def _link(self, slot: int, namespace: Namespace) -> None:
         """To its parent if that is here, and those that wait for this block to it."""
@@ -179,6 +188,8 @@ class Catalogue:
             parent=self.parents[slot],
             depth=self.depth[slot],
             tokens=self.tokens[slot],
+            created=self.created[slot],
+            attributes=self.attributes.get(slot, b""),
         )
 
     def find(self, record: BlockRecord) -> int | None:

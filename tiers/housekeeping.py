@@ -92,10 +92,12 @@ class Housekeeping:
         return len(expired)
 
     def _expire(self, slot: int) -> None:
-        """An older version that is still on the disk must not come back in its place."""
+        """An older version that is still on the disk must not come back in its place; and what has attributes may stand for
+        other blocks that go with it, so that not even a rebuild of the index may bring it back."""
         parts, key = self._parts, (self._catalogue.namespace[slot], self._catalogue.keys[slot])
+        for_good = slot in self._catalogue.attributes
         parts.copies.forget(slot, "expired")
-        if parts.write_down is not None and parts.write_down.may_be_below(key):
+        if parts.write_down is not None and (for_good or parts.write_down.may_be_below(key)):
             parts.bury_later((*key, parts.next_sequence()))
 
     # --- checking ---

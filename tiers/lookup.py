@@ -84,6 +84,7 @@ class Lookup:
             ttl_seconds=max(0.001, ttl - time.time()) if ttl else 0.0,
             durable=catalogue.nvme_offset[slot] != NOWHERE,
             created_seconds=float(catalogue.created[slot]),
+            attributes=catalogue.attributes.get(slot, b""),
         )
 
     def _tiers(self, slot: int) -> list[TierName]:

@@ -21,7 +21,8 @@ class NamespaceSpec(msgspec.Struct, frozen=True):
     """What a namespace is. `family` maps field names to values; `fingerprint` is its digest (docs/HASHING.md)."""
 
     name: str
-    kind: Literal["kv", "object"] = "kv"
+    kind: Literal["kv", "object", "parts"] = "kv"
+    """`parts`: a hidden one beside an object namespace, for the parts of objects that are longer than a block."""
     family: dict[str, str] = {}
     shard: str = ""
     tenant: str = "default"
@@ -32,6 +33,16 @@ class NamespaceSpec(msgspec.Struct, frozen=True):
     def evictable(self) -> bool:
         """Whether blocks may be forgotten under pressure: an object that somebody stored by name may not."""
         return self.kind == "kv"
+
+    @property
+    def hidden(self) -> bool:
+        """Whether nobody but the daemon itself may see or use it."""
+        return self.kind == "parts"
+
+
+def parts_name(name: str) -> str:
+    """What the hidden namespace beside the one called `name` is called: no user's namespace can be."""
+    return f"{name}/parts"
 
 
 class SavedNamespace(msgspec.Struct, frozen=True):

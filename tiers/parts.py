@@ -263,7 +263,7 @@ def _recover(parts: Parts, nvme: NvmeTier) -> None:
         if namespace is None:
             nvme.forget(block.extent, block.record)
             continue
-        slot = catalogue.insert(namespace, block.record, 0.0)
+        slot = catalogue.insert(namespace, block.record)
         catalogue.place_nvme(slot, block.extent)
         catalogue.add_pins(slot, block.pins)
         catalogue.set_ttl(slot, block.ttl_deadline)

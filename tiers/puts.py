@@ -26,6 +26,7 @@ from mooncask.tiers.block import BlockRecord, Extent, WriteMode, aligned, printa
 from mooncask.tiers.catalogue import NOWHERE
 from mooncask.tiers.dram import Filling
 from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.nvme.record import check_header_room
 from mooncask.tiers.parts import Parts
 from mooncask.tiers.requests import Commit, PutRequest, Reservation
 
@@ -94,7 +95,7 @@ class Puts:
     def _have(self, namespace: Namespace, request: PutRequest) -> bool:
         """Whether this KV block is here with the same length; LengthMismatch if with another."""
         slot = namespace.index.get(request.key)
-        if slot is None or namespace.spec.kind == "object" or self._catalogue.expired(slot, time.time()):
+        if slot is None or namespace.spec.kind != "kv" or self._catalogue.expired(slot, time.time()):
             return False
         self._check_length(slot, request)
         return True
@@ -137,20 +138,31 @@ class Puts:
     def _outcome(self, commit: Commit, checksum: bytes) -> bool | MooncaskError:
         try:
             self._must_be_open(commit.reservation)  # its writer may have died while the checksum ran
+            self._check_attributes(commit)
             if commit.digest and commit.digest != checksum:
                 self.abort(commit.reservation)
                 key = printable_key(commit.reservation.request.key)
                 raise DigestMismatch(key, commit.digest.hex(), checksum.hex())
-            return self._publish(commit.reservation, checksum)
+            return self._publish(commit, checksum)
         except MooncaskError as error:
             return error
+
+    def _check_attributes(self, commit: Commit) -> None:
+        """What fits into no header on the disk is kept nowhere else either."""
+        request = commit.reservation.request
+        try:
+            check_header_room(len(request.key), len(request.parent), len(commit.attributes))
+        except MooncaskError:
+            self.abort(commit.reservation)
+            raise
 
     def _must_be_open(self, reservation: Reservation) -> None:
         if not reservation.open:
             raise UnknownReservation(reservation.extent.generation)
 
-    def _publish(self, reservation: Reservation, checksum: bytes) -> bool:
+    def _publish(self, commit: Commit, checksum: bytes) -> bool:
         """No await in here: the block appears in one step."""
+        reservation = commit.reservation
         namespace, request = reservation.namespace, reservation.request
         if self._parts.registry.by_id(namespace.id) is not namespace:
             self.abort(reservation)
@@ -159,14 +171,25 @@ class Puts:
         if slot is not None and self._catalogue.expired(slot, time.time()):
             self._copies.forget(slot, "expired")
             slot = None
+        self._check_condition(commit, slot)
         if slot is not None and namespace.spec.kind == "kv":
             self.abort(reservation)
             self._check_length(slot, request)
             return False
         if slot is not None:
             self._replace(slot)
-        self._enter(reservation, checksum)
+        self._enter(reservation, checksum, commit.attributes)
         return True
+
+    def _check_condition(self, commit: Commit, slot: int | None) -> None:
+        """Decided in the step that publishes: of two that race for an absent key exactly one wins."""
+        if commit.condition is None:
+            return
+        try:
+            commit.condition(None if slot is None else self._catalogue.record(slot))
+        except MooncaskError:
+            self.abort(commit.reservation)
+            raise
 
     def _replace(self, slot: int) -> None:
         """An object's older version leaves memory now, and the disk when the newer one is there."""
@@ -182,7 +205,7 @@ class Puts:
         if not goes_below and parts.write_down.may_be_below(key):
             parts.bury_later((*key, parts.next_sequence()))  # no newer version will ever take its place on the disk
 
-    def _enter(self, reservation: Reservation, checksum: bytes) -> None:
+    def _enter(self, reservation: Reservation, checksum: bytes, attributes: bytes) -> None:
         parts, request, namespace = self._parts, reservation.request, reservation.namespace
         record = BlockRecord(
             namespace=namespace.id,
@@ -193,8 +216,10 @@ class Puts:
             parent=request.parent,
             depth=request.depth,
             tokens=request.tokens,
+            created=int(time.time()),
+            attributes=attributes,
         )
-        slot = self._catalogue.insert(namespace, record, time.time())
+        slot = self._catalogue.insert(namespace, record)
         self._end(reservation)
         parts.dram.adopt(reservation.extent, record)
         self._catalogue.place_dram(slot, reservation.extent)

@@ -1,8 +1,9 @@
 """What goes into the store and what comes out, as data."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName
+from mooncask.tiers.block import NO_HINT, BlockRecord, Extent, Hint, TierName
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.nvme import NvmeConfig
 
@@ -56,16 +57,23 @@ class Reservation:
     open: bool = True
 
 
+Condition = Callable[[BlockRecord | None], None]
+"""Gets what stands under the key now, None = nothing; raises an error of mooncask.errors when these bytes may not replace it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """One reservation to publish. `digest`: the writer's xxh3_128, compared unless empty.
 
-    `source`: where the bytes are, if not in place.
+    `source`: where the bytes are, if not in place. `condition` is asked in the very step that publishes.
     """
 
     reservation: Reservation
     digest: bytes = b""
     source: memoryview | None = None
+    attributes: bytes = b""
+    """To be kept beside the payload; not looked at."""
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ class BlockInfo:
     ttl_seconds: float
     durable: bool
     created_seconds: float
+    attributes: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,16 @@ from mooncask.tiers.lookup import Lookup
 from mooncask.tiers.namespace import Namespace, NamespaceRegistry, NamespaceSpec
 from mooncask.tiers.parts import Parts, build_parts
 from mooncask.tiers.puts import Puts
-from mooncask.tiers.requests import BlockInfo, Commit, Match, PutRequest, Reservation, StoreConfig, StoreStatus
+from mooncask.tiers.requests import (
+    BlockInfo,
+    Commit,
+    Condition,
+    Match,
+    PutRequest,
+    Reservation,
+    StoreConfig,
+    StoreStatus,
+)
 
 
 class Store:
@@ -167,9 +176,16 @@ class Store:
         """Places for all of `requests` or for none; None where the store has the block already. See `Puts.reserve`."""
         return await self._puts.reserve(namespace, requests, deadline)
 
-    async def commit(self, reservation: Reservation, digest: bytes = b"", source: memoryview | None = None) -> bool:
+    async def commit(
+        self,
+        reservation: Reservation,
+        digest: bytes = b"",
+        source: memoryview | None = None,
+        attributes: bytes = b"",
+        condition: Condition | None = None,
+    ) -> bool:
         """Check and publish; True = published, False = somebody was first: these bytes are dropped. See `Puts.commit`."""
-        [outcome] = await self.commit_many([Commit(reservation, digest, source)])
+        [outcome] = await self.commit_many([Commit(reservation, digest, source, attributes, condition)])
         if isinstance(outcome, MooncaskError):
             raise outcome
         return outcome
@@ -235,6 +251,21 @@ class Store:
     ) -> list[BlockInfo]:
         """Blocks in key order whose key starts with `prefix` and comes after `after`, at most `limit`."""
         return self._lookup.list_blocks(namespace, prefix, after, limit)
+
+    def attributes(self, namespace: Namespace, key: bytes) -> bytes:
+        """Of a block that is here; empty when it has none or is not here."""
+        slot = self._lookup.find(namespace, key)
+        return b"" if slot is None else self._catalogue.attributes.get(slot, b"")
+
+    def watch_attributes(self, gone: Callable[[Namespace, bytes, bytes], None]) -> None:
+        """From now on `gone(namespace, key, attributes)` is called when a block that has attributes has left, in whatever
+        way. It must only take note: the step that removed the block is not over."""
+        self._catalogue.on_attributes_gone = gone
+
+    def unsettled_below(self, namespace: Namespace, key: bytes) -> bool:
+        """Whether NVMe has, or is about to get, a version of this key that the catalogue does not name: after a crash that
+        one may be there again."""
+        return self._parts.write_down is not None and self._parts.write_down.may_be_below((namespace.id, key))
 
     def quarantine(self, slot: int, error: CorruptBlock) -> None:
         """A wrong copy was met: the block leaves the catalogue at once, its extent when its readers are done."""

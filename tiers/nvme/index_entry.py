@@ -22,8 +22,9 @@ META_COMPLETE = b"mcomplete"
 
 _NUMBER = struct.Struct(">I")
 _SEQUENCE = struct.Struct("<Q")
-# segment, offset, generation, size, sequence, checksum, depth, tokens, time to live until (wall seconds), pins
-_ENTRY = struct.Struct("<IQQQQ16sIIdI")
+# segment, offset, generation, size, sequence, checksum, depth, tokens, time to live until (wall seconds), pins, created,
+# parent length; then parent and attributes
+_ENTRY = struct.Struct("<IQQQQ16sIIdIQH")
 _SEGMENT = struct.Struct("<QBI")
 KEY_START = len(BLOCK_PREFIX) + _NUMBER.size
 """Where a block's own key begins in the index's."""
@@ -88,8 +89,10 @@ class BlockEntry:
             record.tokens,
             self.ttl_deadline,
             self.pins,
+            record.created,
+            len(record.parent),
         )
-        return fixed + record.parent
+        return fixed + record.parent + record.attributes
 
     def moved(self, place: Place) -> "BlockEntry":
         return replace(self, place=place)
@@ -100,15 +103,29 @@ class BlockEntry:
 
 def unpack_entry(key: bytes, value: bytes) -> BlockEntry:
     """The entry under the index's key `key`."""
-    segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins = unpack_fields(value)
-    record = BlockRecord(numbered(key), key[KEY_START:], size, checksum, sequence, value[PARENT_START:], depth, tokens)
+    segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins, created, parent = unpack_fields(
+        value
+    )
+    end = PARENT_START + parent
+    record = BlockRecord(
+        numbered(key),
+        key[KEY_START:],
+        size,
+        checksum,
+        sequence,
+        value[PARENT_START:end],
+        depth,
+        tokens,
+        created,
+        value[end:],
+    )
     return BlockEntry(Place(segment, offset, generation), record, ttl, pins)
 
 
 unpack_fields = _ENTRY.unpack_from
 """An entry's fields as a tuple, in the order of the table above, for a start, which looks at every entry twice."""
 PARENT_START = _ENTRY.size
-"""Where an entry's parent begins."""
+"""Where an entry's parent begins; its attributes are what follows that."""
 
 
 class Use(IntEnum):

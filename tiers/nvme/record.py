@@ -10,9 +10,10 @@ from dataclasses import dataclass
 
 import xxhash
 
+from mooncask.errors import BadRequest
 from mooncask.tiers.block import ALIGNMENT, BlockRecord, aligned
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER_BYTES = ALIGNMENT
 SEGMENT_HEADER_COPIES = 2
 SEGMENT_DATA_START = SEGMENT_HEADER_COPIES * HEADER_BYTES
@@ -31,10 +32,12 @@ _CHECKSUM_BYTES = 16
 _NO_CHECKSUM = bytes(_CHECKSUM_BYTES)
 
 # magic, version, kind, zero, header checksum, store, segment, namespace, generation, offset, length, size, sequence,
-# payload checksum, depth, tokens, key length, parent length, zero
-_RECORD = struct.Struct("<8sHHI16s16sIIQQQQQ16sIIHHI")
+# payload checksum, depth, tokens, key length, parent length, attributes' length, zero, created
+_RECORD = struct.Struct("<8sHHI16s16sIIQQQQQ16sIIHHHHQ")
 RECORD_BODY_OFFSET = _RECORD.size
-"""Where key and parent (of a block) or the entries (of tombstones) begin."""
+"""Where key, parent and attributes (of a block) or the entries (of tombstones) begin."""
+BODY_BYTES_MAX = HEADER_BYTES - RECORD_BODY_OFFSET
+"""What key, parent and attributes of one block may have together."""
 
 # magic, version, zero, zero, header checksum, store, segment, zero, generation
 _SEGMENT = struct.Struct("<8sHHI16s16sIIQ")
@@ -46,6 +49,16 @@ _TOMBSTONE = struct.Struct("<IHQQ")
 def record_length(size: int) -> int:
     """Bytes that a block of `size` payload bytes occupies on disk: header and padded payload."""
     return HEADER_BYTES + aligned(size)
+
+
+def check_header_room(key: int, parent: int, attributes: int) -> None:
+    """Raises BadRequest when key, parent and attributes of these lengths don't fit into a block's header."""
+    if key > KEY_BYTES_MAX or parent > PARENT_BYTES_MAX:
+        raise BadRequest(f"a key has {key} bytes (parent {parent}); at most {KEY_BYTES_MAX} are stored")
+    if key + parent + attributes > BODY_BYTES_MAX:
+        raise BadRequest(
+            f"key, parent and attributes of a block have {key + parent + attributes} bytes; {BODY_BYTES_MAX} are stored"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +105,7 @@ def pack_block(into: memoryview, store: bytes, place: Place, record: BlockRecord
     """Write a block's header into `into` (HEADER_BYTES, writable)."""
     key_end = RECORD_BODY_OFFSET + len(record.key)
     parent_end = key_end + len(record.parent)
+    attributes_end = parent_end + len(record.attributes)
     _clear(into)
     _RECORD.pack_into(
         into,
@@ -114,10 +128,13 @@ def pack_block(into: memoryview, store: bytes, place: Place, record: BlockRecord
         record.tokens,
         len(record.key),
         len(record.parent),
+        len(record.attributes),
         0,
+        record.created,
     )
     into[RECORD_BODY_OFFSET:key_end] = record.key
     into[key_end:parent_end] = record.parent
+    into[parent_end:attributes_end] = record.attributes
     _seal(into)
 
 
@@ -133,7 +150,7 @@ def pack_tombstones(into: memoryview, store: bytes, place: Place, tombstones: It
         into[position : position + len(tombstone.key)] = tombstone.key
         position += len(tombstone.key)
         count += 1
-    fields = (0, place.generation, place.offset, HEADER_BYTES, count, 0, bytes(16), 0, 0, 0, 0, 0)
+    fields = (0, place.generation, place.offset, HEADER_BYTES, count, 0, bytes(16), 0, 0, 0, 0, 0, 0, 0)
     _RECORD.pack_into(
         into, 0, RECORD_MAGIC, FORMAT_VERSION, KIND_TOMBSTONES, 0, _NO_CHECKSUM, store, place.segment, *fields
     )
@@ -170,10 +187,13 @@ def unpack(buffer: memoryview, store: bytes) -> Header | str:
     place = Place(segment, offset, generation)
     if kind == KIND_TOMBSTONES:
         return Header(place, length, None, tuple(_unpack_tombstones(buffer, size)))
-    checksum, depth, tokens, key_bytes, parent_bytes, _ = rest
+    checksum, depth, tokens, key_bytes, parent_bytes, attributes_bytes, _, created = rest
     key_end = RECORD_BODY_OFFSET + key_bytes
-    key, parent = bytes(buffer[RECORD_BODY_OFFSET:key_end]), bytes(buffer[key_end : key_end + parent_bytes])
-    return Header(place, length, BlockRecord(namespace, key, size, checksum, sequence, parent, depth, tokens))
+    parent_end = key_end + parent_bytes
+    key, parent = bytes(buffer[RECORD_BODY_OFFSET:key_end]), bytes(buffer[key_end:parent_end])
+    attributes = bytes(buffer[parent_end : parent_end + attributes_bytes])
+    block = BlockRecord(namespace, key, size, checksum, sequence, parent, depth, tokens, created, attributes)
+    return Header(place, length, block)
 
 
 def _unpack_tombstones(buffer: memoryview, count: int) -> Iterator[Tombstone]:

@@ -24,9 +24,21 @@ def recovered_blocks(index: Index, segment_bytes: int) -> Iterator[RecoveredBloc
     """Every block of the index. A loop without calls where it can be: a start has 100,000 and more of them."""
     nvme = TierName.NVME
     for key, value in index.pairs(BLOCK_PREFIX):
-        segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins = unpack_fields(value)
+        segment, offset, generation, size, sequence, checksum, depth, tokens, ttl, pins, created, parent = (
+            unpack_fields(value)
+        )
+        end = PARENT_START + parent
         record = BlockRecord(
-            numbered(key), key[KEY_START:], size, checksum, sequence, value[PARENT_START:], depth, tokens
+            numbered(key),
+            key[KEY_START:],
+            size,
+            checksum,
+            sequence,
+            value[PARENT_START:end],
+            depth,
+            tokens,
+            created,
+            value[end:],
         )
         extent = Extent(nvme, segment * segment_bytes + offset, record_length(size), generation, size)
         yield RecoveredBlock(record, extent, ttl, pins)

@@ -35,10 +35,9 @@ from mooncask.tiers.nvme.opening import SEQUENCES_AHEAD, Opened, open_tier
 from mooncask.tiers.nvme.reader import Reader
 from mooncask.tiers.nvme.reclaim import IsLive, Moved, Reclaimer
 from mooncask.tiers.nvme.record import (
-    KEY_BYTES_MAX,
-    PARENT_BYTES_MAX,
     Place,
     Tombstone,
+    check_header_room,
     record_length,
 )
 from mooncask.tiers.nvme.recovered import RecoveredBlock, recovered_blocks
@@ -186,10 +185,7 @@ class NvmeTier:
 
     async def _commit(self, extent: Extent, record: BlockRecord, payload: memoryview) -> None:
         self._group.refuse_if_degraded()
-        if len(record.key) > KEY_BYTES_MAX or len(record.parent) > PARENT_BYTES_MAX:
-            raise BadRequest(
-                f"a key has {len(record.key)} bytes (parent {len(record.parent)}); at most 1024 are stored"
-            )
+        check_header_room(len(record.key), len(record.parent), len(record.attributes))
         if payload.nbytes < record.size:
             raise BadRequest(f"block {record.name} has {record.size} bytes; its payload {payload.nbytes}")
         segment, place = self._table.of(extent), self._table.place_of(extent)

@@ -34,8 +34,8 @@ async def test_a_folder_of_another_version_is_refused_by_both_versions(
 ) -> None:
     await (await open_store()).close()
     identity = json.loads((small.path / "FOLDER").read_text())
-    (small.path / "FOLDER").write_text(json.dumps(identity | {"format": 2}))
-    with pytest.raises(UnsupportedVersion, match="format 2; this version reads 1"):
+    (small.path / "FOLDER").write_text(json.dumps(identity | {"format": 3}))
+    with pytest.raises(UnsupportedVersion, match="format 3; this version reads 2"):
         await SmallStore().open(small)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mooncask.tiers.block import ALIGNMENT, BlockRecord
 from mooncask.tiers.nvme.buffers import aligned_buffer
 from mooncask.tiers.nvme.record import (
+    BODY_BYTES_MAX,
     HEADER_BYTES,
     Header,
     Place,
@@ -28,7 +29,7 @@ from mooncask.tiers.nvme.record import (
 FORMAT = (Path(__file__).parents[3] / "docs" / "FORMAT.md").read_text()
 STORE = bytes(range(16))
 PLACE = Place(3, 8192, 12)
-RECORD = BlockRecord(7, b"key", 5000, b"c" * 16, 99, b"parent", 4, 16)
+RECORD = BlockRecord(7, b"key", 5000, b"c" * 16, 99, b"parent", 4, 16, 1_700_000_000, b"attributes")
 
 
 def places(heading: str) -> dict[str, slice]:
@@ -63,11 +64,12 @@ def packed(record: BlockRecord = RECORD, place: Place = PLACE) -> memoryview:
     st.integers(0, 2**40),
     st.integers(0, 2**64 - 1),
     st.binary(max_size=1024),
+    st.binary(max_size=BODY_BYTES_MAX - 2048),
 )
 def test_a_packed_block_header_comes_back_field_by_field(
-    namespace: int, key: bytes, size: int, sequence: int, parent: bytes
+    namespace: int, key: bytes, size: int, sequence: int, parent: bytes, attributes: bytes
 ) -> None:
-    record = BlockRecord(namespace, key, size, b"\x01" * 16, sequence, parent, 2**32 - 1, 1)
+    record = BlockRecord(namespace, key, size, b"\x01" * 16, sequence, parent, 2**32 - 1, 1, 2**40, attributes)
     assert unpack(packed(record), STORE) == Header(PLACE, record_length(size), record)
 
 
@@ -76,16 +78,17 @@ def test_fields_lie_where_the_format_page_says() -> None:
     assert fields(page, header, "magic", "store", "payload checksum") == [b"MCASKREC", STORE, b"c" * 16]
     where = ("segment number", "generation", "offset of this header", "length of the record")
     assert numbers(page, header, *where) == [3, 12, 8192, ALIGNMENT + 8192]
-    assert numbers(page, header, "version", "kind", "namespace", "payload bytes", "sequence") == [1, 1, 7, 5000, 99]
+    assert numbers(page, header, "version", "kind", "namespace", "payload bytes", "sequence") == [2, 1, 7, 5000, 99]
     assert numbers(page, header, "depth", "tokens", "key bytes", "parent bytes") == [4, 16, 3, 6]
-    assert "| 128 | | key, parent, zeros |" in FORMAT and bytes(page[128:137]) == b"keyparent"
+    assert numbers(page, header, "attributes' bytes", "created") == [10, 1_700_000_000]
+    assert "| 136 | | key, parent, attributes, zeros |" in FORMAT and bytes(page[136:156]) == b"keyparentattributes\0"
 
 
 def test_a_segment_headers_fields_lie_where_the_format_page_says() -> None:
     page, header = aligned_buffer(HEADER_BYTES), "Segment header"
     pack_segment(page, STORE, SegmentHeader(5, 77))
     assert fields(page, header, "magic", "store") == [b"MCASKSEG", STORE]
-    assert numbers(page, header, "version", "segment number", "generation") == [1, 5, 77]
+    assert numbers(page, header, "version", "segment number", "generation") == [2, 5, 77]
 
 
 @given(st.integers(0, HEADER_BYTES - 1), st.integers(0, 7))
