@@ -1,4 +1,4 @@
-"""`mooncask put`, `get` and `rm`: bytes in and out of the store by name."""
+"""`mooncask put` and `get`: bytes in and out of the store by name."""
 
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ from mooncask.errors import NoSuchBlock
 from mooncask.tools.connection import (
     DEADLINE_SECONDS,
     Json,
+    Key,
     Namespace,
     Socket,
     connected,
@@ -22,9 +23,6 @@ from mooncask.tools.connection import (
 )
 from mooncask.tools.keys import format_size, parse_key
 from mooncask.tools.output import print_json, printable
-
-Key = Annotated[str, typer.Argument(help="Key of a block: text, or in a KV namespace hex.", metavar="KEY")]
-Keys = Annotated[list[str], typer.Argument(help="Keys of blocks: text, or in a KV namespace hex.", metavar="KEY...")]
 
 
 def put(
@@ -67,19 +65,6 @@ def get(
                 sys.stdout.buffer.flush()
             else:
                 output.write_bytes(block.memory)
-
-
-def rm(namespace: Namespace, keys: Keys, socket: Socket = None, as_json: Json = False) -> None:
-    """Delete blocks from all tiers. Whoever is reading one may finish."""
-    with connected(socket) as client:
-        handle = open_existing(client, namespace)
-        wanted = [parse_key(key, is_kv(handle)) for key in keys]
-        missing = [key for key, found in zip(keys, client.stat(handle, wanted), strict=True) if found is None]
-        count = client.evict(handle, wanted)
-    if as_json:
-        print_json({"namespace": namespace, "deleted": count, "missing": missing})
-    if missing:
-        raise NoSuchBlock(namespace, ", ".join(missing))
 
 
 def _open_or_make(client: LocalClient, name: str, mode: str) -> NamespaceHandle:

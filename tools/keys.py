@@ -3,9 +3,13 @@
 A key in a KV namespace is a digest, typed in hex; a key in an object namespace is text.
 """
 
+import re
+
 from mooncask.errors import BadRequest
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+SECONDS = {"": 1, "s": 1, "min": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 
 
 def parse_key(text: str, is_kv: bool) -> bytes:
@@ -16,6 +20,19 @@ def parse_key(text: str, is_kv: bool) -> bytes:
         return bytes.fromhex(text)
     except ValueError as error:
         raise BadRequest(f"key {text[:80]}: keys of a KV namespace are typed in hex, two digits a byte") from error
+
+
+def parse_prefix(text: str, is_kv: bool) -> bytes:
+    """Bytes that every key begins with whose text begins with `text`: of an odd number of hex digits the last is left out."""
+    return parse_key(text[: len(text) // 2 * 2], is_kv) if is_kv else text.encode()
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90", "90s", "10min", "2h" or "7d". Raises BadRequest."""
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or found[2] not in SECONDS or float(found[1]) <= 0:
+        raise BadRequest(f'time "{text[:40]}": a number above 0 with s, min, h or d is wanted, such as 90s or 2h')
+    return float(found[1]) * SECONDS[found[2]]
 
 
 def format_key(key: bytes, is_kv: bool) -> str:

@@ -1,56 +1,103 @@
 """`mooncask ls` and `stat`: what the daemon has, as tables or JSON."""
 
-from collections.abc import Iterator
-from typing import Annotated
+import heapq
+import time
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
-from mooncask.client.wire import BlockStat, NamespaceStat, Status, Tier, TierStat
+from mooncask.client.wire import BlockStat, Status, Tier, TierStat
 from mooncask.errors import NoSuchBlock
-from mooncask.tools.connection import Json, Socket, connected, is_kv, open_existing
-from mooncask.tools.keys import format_key, format_seconds, format_size, parse_key
+from mooncask.tools.connection import (
+    Json,
+    Socket,
+    complete_key,
+    complete_namespace,
+    connected,
+    is_kv,
+    open_existing,
+    the_namespace,
+)
+from mooncask.tools.keys import format_key, format_seconds, format_size, parse_key, parse_prefix
+from mooncask.tools.namespace_table import namespace_document, print_namespace, print_namespaces
 from mooncask.tools.output import Column, console, print_json, print_table
 
 PAGE = 1000
 
 
+class Order(StrEnum):
+    """What `ls` sorts by."""
+
+    KEY = "key"
+    SIZE = "size"
+    HITS = "hits"
+    AGE = "age"
+
+
+SORTED_BY: dict[Order, Callable[[BlockStat], float]] = {
+    Order.SIZE: lambda block: block.size,
+    Order.HITS: lambda block: block.hits,
+    Order.AGE: lambda block: block.created_seconds,
+}
+"""The largest come first: the biggest, the most read, the newest."""
+
+
 def ls(
     namespace: Annotated[
-        str | None, typer.Argument(help="A namespace; without it, list those.", metavar="[NS]")
+        str | None,
+        typer.Argument(help="A namespace; without it, list those.", metavar="[NS]", autocompletion=complete_namespace),
     ] = None,
-    prefix: Annotated[str, typer.Option(help="Only keys that start with this.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(help="Only keys that start with this.", metavar="[PREFIX]", autocompletion=complete_key)
+    ] = "",
+    prefix_option: Annotated[str, typer.Option("--prefix", help="The same as PREFIX.")] = "",
+    long: Annotated[bool, typer.Option("--long", "-l", help="Show all that is known of each block.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most this many keys.")] = 1000,
+    sort: Annotated[
+        Order, typer.Option(help="By key, or the largest (size), most read (hits) or newest (age) first.")
+    ] = Order.KEY,
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
     """List namespaces, or the blocks of one in the order of their keys."""
     with connected(socket) as client:
         if namespace is None:
-            _print_namespaces(client.status().namespaces, as_json)
+            print_namespaces(client.status().namespaces, as_json)
             return
         handle = open_existing(client, namespace)
-        found, more = _take(all_blocks(client, handle, parse_key(prefix, is_kv(handle))), limit)
-        _print_blocks(handle, found, more, as_json)
+        found, more = _chosen(client, handle, prefix_option or prefix, sort, limit)
+        _print_blocks(handle, found, more, long, as_json)
 
 
 def stat(
-    namespace: Annotated[str | None, typer.Argument(help="Without it, the daemon itself.", metavar="[NS")] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Argument(help="Without it, the daemon itself.", metavar="[NS", autocompletion=complete_namespace),
+    ] = None,
     key: Annotated[
-        str | None, typer.Argument(help="A block's key: text, or hex in a KV namespace.", metavar="KEY]")
+        str | None,
+        typer.Argument(
+            help="A block's key: text, or hex in a KV namespace. Without it, the namespace.",
+            metavar="KEY]",
+            autocompletion=complete_key,
+        ),
     ] = None,
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
-    """Show the daemon with its tiers and counters, or one block."""
+    """Show the daemon with its tiers and counters, a namespace with its family, or one block."""
     with connected(socket) as client:
         if namespace is None:
             _print_status(client.status(), as_json)
             return
         if key is None:
-            raise typer.BadParameter("give a key as well; mooncask ls NS lists them", param_hint="KEY")
+            print_namespace(the_namespace(client, namespace), as_json)
+            return
         handle = open_existing(client, namespace)
         (found,) = client.stat(handle, [parse_key(key, is_kv(handle))])
         if found is None:
@@ -69,7 +116,7 @@ def all_blocks(client: LocalClient, namespace: NamespaceHandle, prefix: bytes = 
         after = page.blocks[-1].key
 
 
-def block_document(block: BlockStat, kv: bool) -> dict[str, object]:
+def block_document(block: BlockStat, kv: bool) -> dict[str, Any]:
     """One block as JSON: digests in hex, tiers by name."""
     plain: dict[str, object] = msgspec.structs.asdict(block)
     plain |= {
@@ -85,56 +132,63 @@ def tier_names(block: BlockStat) -> list[str]:
     return [Tier(tier).name.lower() for tier in block.tiers]
 
 
+# --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def _chosen(
+    client: LocalClient, namespace: NamespaceHandle, prefix: str, sort: Order, limit: int
+) -> tuple[list[BlockStat], bool]:
+    """At most `limit` blocks, and whether there are more."""
+    kv = is_kv(namespace)
+    blocks = all_blocks(client, namespace, parse_prefix(prefix, kv))
+    wanted = (block for block in blocks if format_key(block.key, kv).startswith(prefix))
+    if sort is Order.KEY:
+        return _take(wanted, limit)
+    found = heapq.nlargest(limit + 1, wanted, key=SORTED_BY[sort])
+    return found[:limit], len(found) > limit
+
+
 def _take(blocks: Iterator[BlockStat], limit: int) -> tuple[list[BlockStat], bool]:
     found = [block for _, block in zip(range(limit), blocks, strict=False)]
     return found, len(found) == limit and next(blocks, None) is not None
 
 
-def _print_namespaces(namespaces: list[NamespaceStat], as_json: bool) -> None:
-    if as_json:
-        print_json([msgspec.structs.asdict(found) | {"kind": found.kind.value} for found in namespaces])
-        return
-    columns = [
-        Column("namespace"),
-        Column("kind"),
-        Column("mode"),
-        Column("blocks", right=True),
-        Column("size", right=True),
-    ]
-    rows = [[n.name, n.kind.value, n.mode, f"{n.blocks:,}", format_size(n.bytes)] for n in namespaces]
-    print_table(
-        [*columns, Column("tenant"), Column("shard")],
-        [[*row, n.tenant, n.shard] for row, n in zip(rows, namespaces, strict=True)],
-    )
+# --- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _print_blocks(namespace: NamespaceHandle, blocks: list[BlockStat], more: bool, as_json: bool) -> None:
+def _print_blocks(namespace: NamespaceHandle, blocks: list[BlockStat], more: bool, long: bool, as_json: bool) -> None:
     kv = is_kv(namespace)
     if as_json:
         print_json({"blocks": [block_document(block, kv) for block in blocks], "more": more})
         return
-    columns = [
-        Column("key"),
-        Column("size", right=True),
-        Column("tiers"),
-        Column("durable"),
-        Column("hits", right=True),
-    ]
+    headings = ("key", "size", "tiers", "durable", "hits")
+    further = ("age", "depth", "tokens", "pins", "leases", "ttl", "parent", "checksum") if long else ()
+    right = {"size", "hits", "age", "depth", "tokens", "pins", "leases", "ttl"}
+    now = time.time()
     print_table(
-        columns,
-        [
-            [
-                format_key(b.key, kv),
-                format_size(b.size),
-                " ".join(tier_names(b)),
-                "yes" if b.durable else "no",
-                f"{b.hits:,}",
-            ]
-            for b in blocks
-        ],
+        [Column(heading, right=heading in right) for heading in (*headings, *further)],
+        [[*_row(block, kv), *(_further(block, kv, now) if long else ())] for block in blocks],
     )
     if more:
         console().print("... and more; --limit shows them")
+
+
+def _row(block: BlockStat, kv: bool) -> list[str]:
+    durable = "yes" if block.durable else "no"
+    return [
+        format_key(block.key, kv),
+        format_size(block.size),
+        " ".join(tier_names(block)),
+        durable,
+        f"{block.hits:,}",
+    ]
+
+
+def _further(block: BlockStat, kv: bool, now: float) -> list[str]:
+    age = format_seconds(max(0.0, now - block.created_seconds))
+    ttl = format_seconds(block.ttl_seconds) if block.ttl_seconds else "-"
+    numbers = [f"{number:,}" for number in (block.depth, block.tokens, block.pins, block.leases)]
+    return [age, *numbers, ttl, format_key(block.parent, kv) or "-", block.checksum.hex()]
 
 
 def _print_block(namespace: NamespaceHandle, block: BlockStat, as_json: bool) -> None:
@@ -142,8 +196,16 @@ def _print_block(namespace: NamespaceHandle, block: BlockStat, as_json: bool) ->
     if as_json:
         print_json(document)
         return
-    shown = document | {"size": f"{block.size:,} bytes", "tiers": " ".join(tier_names(block))}
-    print_table([Column("field"), Column("value")], [[name, str(value)] for name, value in shown.items()])
+    created = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(block.created_seconds))
+    shown = document | {
+        "size": f"{block.size:,} bytes",
+        "tiers": " ".join(tier_names(block)),
+        "ttl_seconds": format_seconds(block.ttl_seconds) if block.ttl_seconds else "none",
+        "created_seconds": created,
+    }
+    names = {"ttl_seconds": "ttl", "created_seconds": "created"}
+    rows = [[names.get(name, name), str(value)] for name, value in shown.items()]
+    print_table([Column("field"), Column("value")], rows)
 
 
 def _print_status(status: Status, as_json: bool) -> None:
@@ -169,6 +231,6 @@ def _tier_row(tier: TierStat) -> list[str]:
 def _status_document(status: Status) -> dict[str, object]:
     plain: dict[str, object] = msgspec.to_builtins(msgspec.structs.asdict(status) | {"tiers": [], "namespaces": []})
     plain["tiers"] = [msgspec.structs.asdict(tier) | {"tier": Tier(tier.tier).name.lower()} for tier in status.tiers]
-    plain["namespaces"] = [msgspec.structs.asdict(n) | {"kind": n.kind.value} for n in status.namespaces]
+    plain["namespaces"] = [namespace_document(found) for found in status.namespaces]
     del plain["id"]
     return plain

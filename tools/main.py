@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from mooncask.errors import MooncaskError
 from mooncask.tools.command_table import lazy_commands
+from mooncask.tools.output import complain
 
 USAGE_EXIT = 2
 """A command line that cannot be understood."""
@@ -52,10 +53,10 @@ class Mooncask(TyperGroup):
         except ClickException as error:
             sys.exit(_refuse(error))
         except typer.Abort:
-            _complain("stopped; nothing more was done")
+            complain("stopped; nothing more was done")
             sys.exit(INTERRUPTED_EXIT)
         except MooncaskError as error:
-            _complain(str(error))
+            complain(str(error))
             sys.exit(error.exit_code)
         except OSError as error:
             sys.exit(_os_error(error))
@@ -69,7 +70,7 @@ def _refuse(error: Any) -> int:
         return USAGE_EXIT
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mooncask"
-    _complain(f'{_reworded(error)}; "{path} --help" shows what there is')
+    complain(f'{_reworded(error)}; "{path} --help" shows what there is')
     return USAGE_EXIT
 
 
@@ -85,12 +86,8 @@ def _os_error(error: OSError) -> int:
     if error.errno == errno.EPIPE:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
         return PIPE_EXIT
-    _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     return OS_ERROR_EXIT
-
-
-def _complain(text: str) -> None:
-    sys.stderr.write("mooncask: " + " ".join(text.split()) + "\n")
 
 
 app = typer.Typer(

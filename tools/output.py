@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from mooncask.errors import BadRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +67,23 @@ def print_json(document: object) -> None:
 def printable(text: str) -> str:
     """Without control characters: a key may contain anything, and a terminal should not act on it."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def complain(text: str) -> None:
+    """One line on stderr, as all errors of the command line are."""
+    sys.stderr.write("mooncask: " + " ".join(text.split()) + "\n")
+
+
+def counted(number: int, noun: str) -> str:
+    """ "1 block", "2 blocks", "1,000 blocks"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def confirmed(what: str, yes: bool) -> None:
+    """Asks on a terminal; elsewhere only --yes will do. Raises BadRequest when the answer is not yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadRequest(f"would {what}, and nobody is there to ask: say --yes")
+    if not typer.confirm(f"{what}?", err=True):
+        raise BadRequest("nothing was done")
