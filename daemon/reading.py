@@ -39,7 +39,7 @@ class Reading:
         session = self._session
         namespace = session.namespace(request.namespace)
         session.check_keys(request.keys)
-        found = self._service.match(namespace, request.keys, session.hint)
+        found = self._service.match(namespace, request.keys, session.hint, self._token)
         return wire.Matched(request.id, found.tiers, found.seconds)
 
     def acquire(self, request: wire.Acquire) -> wire.Message | Later:
@@ -55,7 +55,10 @@ class Reading:
             checksums = [self._service.store.checksum(namespace, key) for key in request.keys]
             return pending.verified(held, checksums)
         if None not in held:
-            self._service.lookups.note(LookupKind.ACQUIRE, namespace, request.keys, len(held), hint)
+            count = len(held)
+            self._service.lookups.note(
+                LookupKind.ACQUIRE, namespace, request.keys, count, hint, self._token, count, request.wait
+            )
             self._service.counters["acquire_hit_blocks"] += len(held)
             return pending.reply(range(len(held)), held, _DRAM * len(held), [], more=False)  # type: ignore[arg-type]
         return pending.answer(held)
@@ -138,7 +141,16 @@ class _Pending:
         request, index = self._request, self._namespace.index
         hint = self._session.hint_of(request.hint)
         here = sum(1 for _ in itertools.takewhile(index.__contains__, request.keys))
-        self._service.lookups.note(LookupKind.ACQUIRE, self._namespace, request.keys, here, hint)
+        self._service.lookups.note(
+            LookupKind.ACQUIRE,
+            self._namespace,
+            request.keys,
+            here,
+            hint,
+            self._session.process.token,
+            held.index(None) if None in held else len(held),
+            request.wait,
+        )
         hits = [i for i, extent in enumerate(held) if extent is not None]
         missing = [i for i, extent in enumerate(held) if extent is None]
         coming = [i for i in missing if request.wait or request.keys[i] in index] if request.deadline_ms > 0 else []

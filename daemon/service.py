@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.waiter import Waiter
 from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, QuotaExceeded
-from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode
+from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName, WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Commit, Match, PutRequest, Reservation
 from mooncask.tiers.store import Store
@@ -30,6 +30,7 @@ from mooncask.tiers.store import Store
 log = logging.getLogger(__name__)
 
 LOADS_SECONDS = 5.0
+_MEMORY_TIERS = bytes([TierName.HBM, TierName.DRAM])
 PROMISES_MAX = 1 << 18
 """Keys that may be announced at a time by all clients together."""
 
@@ -82,6 +83,8 @@ class Service:
         """(namespace, "requested" | "hit") -> tokens of prefixes looked up; hits count the usable prefix only."""
         self.lookups = LookupFeed()
         """Who asked for what. Whoever wants to know (insight, ghost caches, a recorder): `service.lookups.add(observer)`."""
+        self.put_observers: list[Callable[[Writing], None]] = []
+        """Told of each block that is published anew, on the writer's path: they may only take a note."""
         self.quota_refusals: Counter[str] = Counter()
         self._reserved_bytes: Counter[str] = Counter()
         self.started_seconds = time.monotonic()
@@ -93,9 +96,10 @@ class Service:
 
     # --- looking ---
 
-    def match(self, namespace: Namespace, keys: Sequence[bytes], hint: Hint = NO_HINT) -> Match:
+    def match(self, namespace: Namespace, keys: Sequence[bytes], hint: Hint = NO_HINT, client: bytes = b"") -> Match:
         found = self.store.match(namespace, keys)
-        self.lookups.note(LookupKind.MATCH, namespace, keys, len(found), hint)
+        in_memory = len(found) - len(found.tiers.lstrip(_MEMORY_TIERS))
+        self.lookups.note(LookupKind.MATCH, namespace, keys, len(found), hint, client, in_memory)
         tokens = block_tokens(namespace.spec.family)
         if tokens:
             self.tokens[(namespace.spec.name, "requested")] += tokens * len(keys)
@@ -163,6 +167,8 @@ class Service:
             return outcome
         # The store published before it answered; a waiter that came in between holds the block itself (`waiter.py`).
         self._uncount(writing)
+        for tell in self.put_observers if outcome else ():
+            tell(writing)
         for waiter in self.arrivals.published(writing.key):
             waiter.wake(published=True)
         return CommitState.PUBLISHED if outcome else CommitState.HAVE_IT

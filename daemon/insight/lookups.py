@@ -36,7 +36,8 @@ class LookupKind(Enum):
 class Lookup(NamedTuple):
     """One look-up. The first `hits` of `keys` were here, in whatever tier; the next one was not, or there is none.
 
-    `seconds` is `time.monotonic()`, in which order look-ups are told.
+    `seconds` is `time.monotonic()`, in which order look-ups are told. `client` is the token of the process that asked, empty over
+    HTTP; `memory_hits` of the hits, counted from the first, were in DRAM or HBM; `waits`: it also waits for what is not here yet.
     """
 
     kind: LookupKind
@@ -45,6 +46,9 @@ class Lookup(NamedTuple):
     hits: int
     hint: Hint
     seconds: float
+    client: bytes = b""
+    memory_hits: int = 0
+    waits: bool = False
 
 
 class LookupObserver(Protocol):
@@ -69,12 +73,22 @@ class LookupFeed:
         """`observer` hears of look-ups from now on."""
         self._observers.append(observer)
 
-    def note(self, kind: LookupKind, namespace: Namespace, keys: Sequence[bytes], hits: int, hint: Hint) -> None:
+    def note(
+        self,
+        kind: LookupKind,
+        namespace: Namespace,
+        keys: Sequence[bytes],
+        hits: int,
+        hint: Hint,
+        client: bytes = b"",
+        memory_hits: int = 0,
+        waits: bool = False,
+    ) -> None:
         """The reader's part: no call to any observer. `keys` must not be changed afterwards."""
         if self._pending_keys > PENDING_KEYS_MAX:
             self.dropped += 1
             return
-        self._pending.append(Lookup(kind, namespace, keys, hits, hint, self._clock()))
+        self._pending.append(Lookup(kind, namespace, keys, hits, hint, self._clock(), client, memory_hits, waits))
         self._pending_keys += len(keys)
         if not self._scheduled:
             self._scheduled = True
