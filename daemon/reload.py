@@ -71,12 +71,12 @@ class Reloader:
 
     def __init__(self, current: Config, load: Callable[[], Config], parts: Sequence[Prepare]) -> None:
         self._current = current
-        self._load = load
+        self.load = load
         self._parts = parts
 
     async def reload(self) -> str:
         """What changed, in one line. Raises MooncaskError; then everything is as it was."""
-        config = await asyncio.to_thread(self._load)
+        config = await asyncio.to_thread(self.load)
         found = list(changes(self._current, config))
         _refuse_fixed(found)
         applies = [await prepare(config) for prepare in self._parts]

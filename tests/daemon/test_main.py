@@ -32,13 +32,13 @@ def put(daemon: DaemonProcess, path: str, body: bytes = b"") -> None:
         assert answer.status == 200
 
 
-def started(text: str, tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def started(text: str, tmp_path: Path, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A daemon that is meant not to start, with this config file."""
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MOONCASK_")}
     return subprocess.run(
-        [sys.executable, "-m", "mooncask.daemon", "--config", str(path)],
+        [sys.executable, "-m", "mooncask.daemon", "--config", str(path), *options],
         env={**clean, **environment},
         capture_output=True,
         text=True,
@@ -157,6 +157,27 @@ def test_it_starts_without_what_only_extras_bring() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
     assert found.stdout == "[]\n"
+
+
+# --- only looking at the configuration ---------------------------------------------------------------------------------------
+
+
+def checked(text: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    return started(text, tmp_path, "--check-config")
+
+
+def test_a_configuration_is_checked_without_a_start(tmp_path: Path) -> None:
+    folder = tmp_path / "nvme"
+    run = checked(f'[nvme]\npath = "{folder}"\n[socket]\npath = "{tmp_path}/s"', tmp_path)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout == f"mooncask: the configuration is valid: {tmp_path / 'wrong.toml'}\n"
+    assert not folder.exists() and not (tmp_path / "s").exists(), "nothing was touched"
+
+
+def test_a_check_says_what_a_start_would_say(tmp_path: Path) -> None:
+    assert_refused(checked('[dram]\ncapacty = "1GiB"', tmp_path), "dram.capacty", "did you mean capacity?")
+    text = f'[nvme]\npath = "{tmp_path}"\ncapacity = "10MiB"\nsegment = "8MiB"'
+    assert_refused(checked(text, tmp_path), "nvme.capacity", "10")
 
 
 # --- it can't begin ------------------------------------------------------------------------------------------------------
