@@ -115,7 +115,6 @@ async def unfinished_put(http: Http) -> AsyncIterator[asyncio.StreamReader]:
     host, port = http.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(b"PUT /photos/k HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
-    await until(lambda: http.daemon.service.reserved_bytes("default") == 10)
     try:
         yield reader
     finally:
@@ -132,6 +131,7 @@ async def test_the_bound_of_http_requests_is_the_new_one() -> None:
     async with running_http() as http:
         assert await status_of(http, "PUT", "/photos") == 200
         async with unfinished_put(http):
+            await until(lambda: http.daemon.service.reserved_bytes("default") == 10)
             await reloader(http.daemon, http={"requests_max": 1}).reload()
             assert await status_of(http, "GET", "/") == 503
             await reloader(http.daemon, http={"requests_max": 2}).reload()
