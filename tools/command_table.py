@@ -41,6 +41,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
+    "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),
     "version": Entry("mooncask.tools.version:version", "Print the version, and that of the socket protocol.", RUNNING),
     "bench": Entry("mooncask.tools.bench.command:bench", "Measure on this machine.", STUDIES),
     "demo": Entry(

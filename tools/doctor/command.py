@@ -1,0 +1,56 @@
+"""`mooncask doctor`: looks at this machine, at the daemon and its data folder, and says what to do."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mooncask.tools.connection import Json, Socket
+from mooncask.tools.doctor.devices import check_devices
+from mooncask.tools.doctor.disk import check_disk
+from mooncask.tools.doctor.finding import Finding, State
+from mooncask.tools.doctor.limits import check_limits
+from mooncask.tools.doctor.software import check_daemon, check_software
+from mooncask.tools.output import console, counted, print_json, stages
+
+WRONG_EXIT = 1
+MARKS = {State.OK: "[green]ok   [/]", State.NOTE: "[yellow]note [/]", State.WRONG: "[bold red]wrong[/]"}
+
+
+def doctor(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the NVMe tier, to be measured for some seconds.", metavar="FOLDER")
+    ] = None,
+    without_daemon: Annotated[bool, typer.Option("--no-daemon", help="Do not look for a daemon.")] = False,
+    socket: Socket = None,
+    as_json: Json = False,
+) -> None:
+    """Check this machine, the daemon and the disk, and say what to do. Exit status 1 if anything is wrong."""
+    with stages() as tell:
+        tell("limits and devices")
+        findings = [*check_limits(), *check_devices(), *check_software()]
+        if not without_daemon:
+            tell("the daemon")
+            findings += check_daemon(socket)
+        if data is not None or not without_daemon:
+            tell("the disk, for some seconds")
+            findings += check_disk(data)
+    _print(findings, as_json)
+    if any(finding.state is State.WRONG for finding in findings):
+        raise typer.Exit(WRONG_EXIT)
+
+
+def _print(findings: list[Finding], as_json: bool) -> None:
+    if as_json:
+        print_json([dataclasses.asdict(finding) for finding in findings])
+        return
+    screen, width = console(), max(len(finding.what) for finding in findings)
+    for finding in findings:
+        screen.print(f"{MARKS[finding.state]} {finding.what:<{width}}  ", end="")
+        screen.print(finding.found, markup=False, soft_wrap=True)
+        if finding.to_do:
+            screen.print(f"{'':<{width + 8}}-> {finding.to_do}", markup=False, soft_wrap=True)
+    states = [finding.state for finding in findings]
+    wrong, notes = states.count(State.WRONG), states.count(State.NOTE)
+    screen.print(f"{wrong} wrong, {counted(notes, 'note')}, {states.count(State.OK)} ok")
