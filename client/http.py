@@ -1,10 +1,12 @@
-"""Blocks over HTTP, for processes that share no memory with the daemon and for whoever measures that path.
+"""Blocks over HTTP, by TCP or by the daemon's Unix socket: for processes that share no memory with the daemon, for objects
+longer than a block, and for whoever measures that path.
 
 Covers the block operations of the S3 API and nothing else of it; any S3 client can be used for the rest. A key given as
 bytes is a KV block's digest (32 hex digits in the path), one given as text is an object's name.
 """
 
 import http.client
+import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,6 +33,8 @@ Key = bytes | str
 _DOCUMENT_BYTES_MAX = 16 << 20
 _READ_BYTES = 1 << 20
 _SPACE = "{http://s3.amazonaws.com/doc/2006-03-01/}"
+UNIX = "unix:"
+"""Before a path, an address: the socket that `socket_path.http_socket_path` names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,24 @@ class _Time:
     end: float
 
 
+class _UnixConnection(http.client.HTTPConnection):
+    """Speaks HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost")
+        self._path = path
+
+    def connect(self) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            sock.settimeout(self.timeout)
+            sock.connect(self._path)
+        except BaseException:
+            sock.close()
+            raise
+        self.sock = sock
+
+
 class HttpClient:
     """One kept-alive connection to a daemon's HTTP address. One thread at a time.
 
@@ -66,12 +88,17 @@ class HttpClient:
     """
 
     def __init__(self, address: str, deadline_seconds: float = 30.0) -> None:
-        """`address` is http://host:port or host:port. Does not connect yet. Raises BadRequest for another address."""
+        """`address` is http://host:port, host:port, or unix:/path of a socket. Does not connect yet. Raises BadRequest for
+        another address."""
+        self.deadline_seconds = deadline_seconds
+        if address.startswith(UNIX):
+            self.address = address
+            self._connection: http.client.HTTPConnection = _UnixConnection(address.removeprefix(UNIX))
+            return
         parts = urlsplit(address if "//" in address else f"//{address}")
         if parts.scheme not in ("", "http") or not parts.hostname or parts.path not in ("", "/"):
             raise BadRequest(f"address {address!r}: http://host:port is wanted")
         self.address = f"http://{parts.netloc}"
-        self.deadline_seconds = deadline_seconds
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
 
     def put(self, namespace: str, key: Key, payload: Any, deadline_seconds: float | None = None) -> str:
@@ -86,13 +113,25 @@ class HttpClient:
         return _checksum(response)
 
     def get(
-        self, namespace: str, key: Key, start: int = 0, stop: int | None = None, deadline_seconds: float | None = None
+        self,
+        namespace: str,
+        key: Key,
+        start: int = 0,
+        stop: int | None = None,
+        deadline_seconds: float | None = None,
+        *,
+        checksum: str = "",
     ) -> bytes:
-        """A block, or its bytes [start, stop). Raises NoSuchBlock, NoSuchNamespace, OutOfBounds."""
+        """A block, or its bytes [start, stop). Raises NoSuchBlock, NoSuchNamespace, OutOfBounds.
+
+        With `checksum`, as `head` told it, only that version is read: the daemon refuses when another one took its place.
+        """
         if start == stop:
             return b""
         whole = start == 0 and stop is None
         headers = {} if whole else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+        if checksum:
+            headers["If-Match"] = f'"{checksum}"'
         until = self._time(deadline_seconds)
         response = self._ask("GET", namespace, key, until, headers=headers)
         found = bytearray(self._length(response))
@@ -116,6 +155,11 @@ class HttpClient:
         response = self._ask("HEAD", namespace, key, self._time(deadline_seconds))
         response.read()
         return HttpBlock(_shown(key), self._length(response), _checksum(response))
+
+    def copy(self, namespace: str, key: Key, source: Key, deadline_seconds: float | None = None) -> None:
+        """Stores the object `source` of the same namespace under `key` as well. Raises NoSuchBlock, QuotaExceeded, Busy …"""
+        headers = {"x-amz-copy-source": f"{_path(namespace, source)}", "Content-Length": "0"}
+        self._ask("PUT", namespace, key, self._time(deadline_seconds), headers=headers).read()
 
     def delete(self, namespace: str, key: Key, deadline_seconds: float | None = None) -> None:
         """Deletes a block from all tiers, durably; one that is not there is deleted too."""
@@ -166,8 +210,7 @@ class HttpClient:
         body: memoryview | None = None,
     ) -> http.client.HTTPResponse:
         """A successful answer, its body unread. A connection that the daemon had closed while it was idle is made anew."""
-        path = f"/{quote(namespace, safe='')}" + (f"/{quote(_shown(key), safe='/')}" if key else "")
-        path += f"?{urlencode(query)}" if query else ""
+        path = _path(namespace, key) + (f"?{urlencode(query)}" if query else "")
         was_open = self._connection.sock is not None
         try:
             response = self._send(method, path, headers or {}, body, deadline)
@@ -243,6 +286,10 @@ class HttpClient:
             return NoSuchBlock(namespace, _shown(key))
         names = sorted(name for name, cls in error_classes().items() if cls.code == code)
         return revive(names[0], message, {}) if names else BadRequest(f"{code or response.status}: {message}")
+
+
+def _path(namespace: str, key: Key) -> str:
+    return f"/{quote(namespace, safe='')}" + (f"/{quote(_shown(key), safe='/')}" if key else "")
 
 
 def _shown(key: Key) -> str:
