@@ -169,6 +169,10 @@ class HttpClient:
         """Makes an object namespace (a bucket); one that is there stays."""
         self._ask("PUT", namespace, "", self._time(deadline_seconds)).read()
 
+    def delete_namespace(self, namespace: str, deadline_seconds: float | None = None) -> None:
+        """Raises NamespaceNotEmpty, NoSuchNamespace."""
+        self._ask("DELETE", namespace, "", self._time(deadline_seconds)).read()
+
     def list_blocks(
         self,
         namespace: str,
