@@ -21,10 +21,10 @@ from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.waiter import Waiter
 from mooncask.daemon.windowed import windowed
-from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, QuotaExceeded
+from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, NotEvictable, QuotaExceeded
 from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName, WriteMode
 from mooncask.tiers.namespace import Namespace
-from mooncask.tiers.requests import Commit, Match, PutRequest, Reservation
+from mooncask.tiers.requests import Commit, Condition, Match, PutRequest, Reservation
 from mooncask.tiers.store import Store
 
 log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class Committing:
     writing: Writing
     digest: bytes = b""
     source: memoryview | None = None
+    attributes: bytes = b""
+    condition: Condition | None = None
 
 
 class Service:
@@ -139,9 +141,11 @@ class Service:
         self.arrivals.announce(writing.key, writing, layers)
         return writing
 
-    async def commit(self, writing: Writing, digest: bytes = b"") -> CommitState:
-        """PUBLISHED or HAVE_IT; raises what the store says, and then the writing is over too."""
-        [outcome] = await self.commit_many([Committing(writing, digest)])
+    async def commit(
+        self, writing: Writing, digest: bytes = b"", attributes: bytes = b"", condition: Condition | None = None
+    ) -> CommitState:
+        """PUBLISHED or HAVE_IT; raises what the store or the condition says, and then the writing is over too."""
+        [outcome] = await self.commit_many([Committing(writing, digest, None, attributes, condition)])
         if isinstance(outcome, MooncaskError):
             raise outcome
         return outcome
@@ -153,7 +157,7 @@ class Service:
             commit.writing.committing = True
         try:
             outcomes = await self.store.commit_many(
-                [Commit(commit.writing.reservation, commit.digest, commit.source) for commit in commits]
+                [Commit(c.writing.reservation, c.digest, c.source, c.attributes, c.condition) for c in commits]
             )
         except BaseException:
             for commit in commits:
@@ -253,8 +257,15 @@ class Service:
 
     def _asked_bytes(self, namespace: Namespace, requests: Sequence[PutRequest]) -> int:
         """What the tenant would have more; an object that will be replaced still has its bytes until then."""
-        fresh = {} if namespace.spec.kind == "object" else namespace.index
+        fresh = namespace.index if namespace.spec.kind == "kv" else {}
         return sum(request.size for request in requests if request.key not in fresh)
+
+    def check_room(self, namespace: Namespace, size_bytes: int) -> None:
+        """Before a long object is received: can it be stored at all? Raises QuotaExceeded and NotEvictable."""
+        self._check_quota(namespace.spec.tenant, size_bytes)
+        left = self.store.room_left(namespace.spec.mode)
+        if size_bytes > left:
+            raise NotEvictable(f"namespace {namespace.spec.name}, where {max(0, left)} are left", size_bytes)
 
     def _check_quota(self, tenant: str, asked_bytes: int) -> None:
         section = self.config.tenants.get(tenant)

@@ -1,4 +1,4 @@
-"""Every error that Mooncask raises, for all rooms; this module imports nothing of the project.
+"""Every error that Mooncask raises, for all rooms; this room imports no other.
 
 MooncaskError
 ├── missing: normal, never logged
@@ -19,6 +19,8 @@ MooncaskError
 │   ├── BadTrace          exit code 2, as for BadArgument
 │   ├── BadRequest: BadBucketName, KeyTooLong, BadParameter, MalformedXml
 │   ├── ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
+│   └── of objects (objects.py): PreconditionFailed, ObjectInParts, ObjectTooLarge, MetadataTooLarge, NoSuchUpload,
+│       InvalidPart, InvalidPartOrder, PartTooSmall
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -30,21 +32,16 @@ system would.
 """
 
 import errno as _errno
-from typing import ClassVar
 
-
-class MooncaskError(Exception):
-    """Base of all; never raised itself."""
-
-    code: ClassVar[str] = "InternalError"
-    http_status: ClassVar[int] = 500
-    errno: ClassVar[int] = _errno.EIO
-    exit_code: ClassVar[int] = 1
-
-    @property
-    def message(self) -> str:
-        return str(self)
-
+from mooncask.errors.base import MooncaskError as MooncaskError
+from mooncask.errors.objects import InvalidPart as InvalidPart
+from mooncask.errors.objects import InvalidPartOrder as InvalidPartOrder
+from mooncask.errors.objects import MetadataTooLarge as MetadataTooLarge
+from mooncask.errors.objects import NoSuchUpload as NoSuchUpload
+from mooncask.errors.objects import ObjectInParts as ObjectInParts
+from mooncask.errors.objects import ObjectTooLarge as ObjectTooLarge
+from mooncask.errors.objects import PartTooSmall as PartTooSmall
+from mooncask.errors.objects import PreconditionFailed as PreconditionFailed
 
 # --- missing ---------------------------------------------------------------------------------------------------------
 

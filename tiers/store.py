@@ -262,6 +262,14 @@ class Store:
         way. It must only take note: the step that removed the block is not over."""
         self._catalogue.on_attributes_gone = gone
 
+    def room_left(self, mode: WriteMode) -> int:
+        """About how many bytes of blocks that may not be forgotten still fit: what such blocks have already is gone from the
+        last tier of their mode; all else could be made to leave it."""
+        kept = [n for n in self._registry if not n.spec.evictable]
+        if mode is WriteMode.MEMORY or self.nvme is None:
+            return self.config.dram_bytes - sum(n.stored_bytes for n in kept if n.spec.mode is WriteMode.MEMORY)
+        return self.nvme.usable_bytes - sum(n.stored_bytes for n in kept if n.spec.mode is not WriteMode.MEMORY)
+
     def unsettled_below(self, namespace: Namespace, key: bytes) -> bool:
         """Whether NVMe has, or is about to get, a version of this key that the catalogue does not name: after a crash that
         one may be there again."""
