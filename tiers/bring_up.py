@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from mooncask.errors import Busy, CorruptBlock
 from mooncask.tiers.block import Extent, aligned
 from mooncask.tiers.copies import Copies
+from mooncask.tiers.flows import LOAD, PROMOTE_DRAM
 from mooncask.tiers.load_rate import LoadRate
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.recency import Recency
@@ -120,6 +121,7 @@ class BringUp:
         if self._sketch.estimate(key) >= self.promote_after:
             self._recency.entered_dram(slot)
             self._counters["promoted_dram"] += 1
+            self._copies.flows.add(PROMOTE_DRAM, extent.size)
         elif takers:
             self._copies.mark_transient(slot)
         else:
@@ -160,6 +162,7 @@ class BringUp:
                 continue  # the reclaimer moved it: look where it is now
             self.rate.loaded(extent.size, time.monotonic() - started)
             self._counters["nvme_read_bytes"] += extent.size
+            self._copies.flows.add(LOAD, extent.size)
             return self._catalogue.sequence[slot] == sequence
         return False
 

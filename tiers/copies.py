@@ -4,12 +4,15 @@ An extent goes back to its allocator when its last reference drops: readers keep
 and quarantine. Nothing here waits.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 from mooncask.tiers.block import Extent
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
+from mooncask.tiers.departures import Departure, Departures
 from mooncask.tiers.dram import DramTier
+from mooncask.tiers.flows import Flows
 from mooncask.tiers.hbm import HbmTier
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.policies.policy import EvictionPolicy
@@ -33,6 +36,8 @@ class Copies:
         self.hbm = hbm
         self.policies = policies
         self.counters = counters
+        self.flows = Flows()
+        self.departures = Departures()
         self.leased_bytes = 0
         """Bytes of extents that somebody beside the catalogue refers to."""
         self.room_changed: Callable[[], None] = lambda: None
@@ -123,8 +128,9 @@ class Copies:
         self.policies.nvme.remove(slot)
         self.nvme.free(self.catalogue.take_nvme(slot))
 
-    def forget(self, slot: int, reason: str) -> None:
-        """The block leaves the node under pressure or by its time to live."""
+    def forget(self, slot: int, reason: str, why: str = "evicted") -> None:
+        """The block leaves the node under pressure or by its time to live. `why` is what the log of departures says."""
+        self._note_departure(slot, why)
         if self.catalogue.nvme_offset[slot] != NOWHERE:
             self.drop_nvme(slot)
         self._forget_memory(slot)
@@ -132,6 +138,7 @@ class Copies:
 
     def supersede(self, slot: int) -> Extent | None:
         """The block gives way to a newer one of the same key, but stays on disk until that is there: its place, if any."""
+        self._note_departure(slot, "replaced")
         on_nvme = self.catalogue.nvme_offset[slot] != NOWHERE
         if on_nvme:
             self.policies.nvme.remove(slot)
@@ -139,11 +146,25 @@ class Copies:
         self._forget_memory(slot)
         return place
 
-    def remove(self, slot: int) -> None:
+    def remove(self, slot: int, why: str) -> None:
         """The block leaves the node for good; the caller sees to the tombstone."""
+        self._note_departure(slot, why)
         if self.catalogue.nvme_offset[slot] != NOWHERE:
             self.release_nvme(slot)
         self._forget_memory(slot)
+
+    def _note_departure(self, slot: int, why: str) -> None:
+        catalogue = self.catalogue
+        self.departures.note(
+            Departure(
+                time.time(),
+                catalogue.namespace[slot],
+                catalogue.keys[slot],
+                catalogue.where[slot],
+                why,
+                catalogue.size[slot],
+            )
+        )
 
     def _forget_memory(self, slot: int) -> None:
         if slot in self.catalogue.hbm:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Coroutine
 
 from mooncask.tiers.block import Extent
 from mooncask.tiers.copies import Copies
+from mooncask.tiers.flows import EVICT_HBM, PROMOTE_HBM
 from mooncask.tiers.hbm import HbmTier
 from mooncask.tiers.recency import Recency
 from mooncask.tiers.sketch import FrequencySketch
@@ -52,6 +53,7 @@ class HbmPromotion:
                 if self._catalogue.sequence[slot] == sequence:
                     self._catalogue.place_hbm(slot, place)
                     self._recency.entered_hbm(slot)
+                    self._copies.flows.add(PROMOTE_HBM, self._catalogue.size[slot])
                     place = None
         finally:
             self._under_way.discard(slot)
@@ -66,5 +68,6 @@ class HbmPromotion:
             victim = self._copies.policies.hbm.evict(self._catalogue.hbm.__contains__)
             if victim is None:
                 return None
+            self._copies.flows.add(EVICT_HBM, self._catalogue.size[victim])
             self._copies.drop_hbm(victim)
         return place

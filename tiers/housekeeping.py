@@ -96,7 +96,7 @@ class Housekeeping:
         other blocks that go with it, so that not even a rebuild of the index may bring it back."""
         parts, key = self._parts, (self._catalogue.namespace[slot], self._catalogue.keys[slot])
         for_good = slot in self._catalogue.attributes
-        parts.copies.forget(slot, "expired")
+        parts.copies.forget(slot, "expired", "expired")
         if parts.write_down is not None and (for_good or parts.write_down.may_be_below(key)):
             parts.bury_later((*key, parts.next_sequence()))
 

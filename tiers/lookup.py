@@ -105,7 +105,7 @@ class Lookup:
 
     async def delete(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
         slots = [slot for key in dict.fromkeys(keys) if (slot := namespace.index.get(key)) is not None]
-        tombstones = [self._take_out(slot) for slot in slots]
+        tombstones = [self._take_out(slot, "deleted") for slot in slots]
         self._parts.counters["deleted"] += len(slots)
         await self._bury([tombstone for tombstone in tombstones if tombstone is not None])
         return len(slots)
@@ -115,18 +115,18 @@ class Lookup:
         # The text and not the error: a log record that is kept would keep the arena mapped through its traceback.
         log.error("%s", error.message)
         self._parts.counters["quarantined"] += 1
-        tombstone = self._take_out(slot)
+        tombstone = self._take_out(slot, "quarantined")
         if tombstone is not None:
             self._parts.bury_later(tombstone)
 
-    def _take_out(self, slot: int) -> tuple[int, bytes, int] | None:
+    def _take_out(self, slot: int, why: str) -> tuple[int, bytes, int] | None:
         """Out of the catalogue now; returns the tombstone that keeps it out, if NVMe may have or get the block."""
         catalogue = self._catalogue
         namespace, key = catalogue.namespace[slot], catalogue.keys[slot]
         write_down = self._parts.write_down
         older_below = write_down is not None and write_down.may_be_below((namespace, key))
         on_nvme = catalogue.nvme_offset[slot] != NOWHERE
-        self._copies.remove(slot)
+        self._copies.remove(slot, why)
         log.debug("block %s of namespace %d was taken out", printable_key(key), namespace)
         return (namespace, key, self._parts.next_sequence()) if older_below or on_nvme else None
 

@@ -14,6 +14,7 @@ from mooncask.tiers.bring_up import BringUp
 from mooncask.tiers.catalogue import Catalogue
 from mooncask.tiers.copies import Copies, TierPolicies
 from mooncask.tiers.dram import DramTier
+from mooncask.tiers.flows import DEMOTE, EVICT_DRAM
 from mooncask.tiers.hbm import HbmTier
 from mooncask.tiers.hbm_promotion import HbmPromotion
 from mooncask.tiers.namespace import NamespaceRegistry
@@ -126,19 +127,20 @@ class Parts:
         if self.rules.needs_writing(slot):
             self._demote(slot)
             return Pressure.STARTED
+        self.copies.flows.add(EVICT_DRAM, self.catalogue.size[slot])
         if self.catalogue.nvme_extent(slot) is not None:
             self.copies.drop_dram(slot)
             self.counters["evicted_dram_copies"] += 1
         else:
-            self._count_loss(slot)
-            self.copies.forget(slot, "dram")
+            self.copies.forget(slot, "dram", "lost_dirty" if self._count_loss(slot) else "evicted")
         return Pressure.FREED
 
-    def _count_loss(self, slot: int) -> None:
-        """A block that should have been on NVMe and is not, since the disk failed or is full of what may not leave it."""
+    def _count_loss(self, slot: int) -> bool:
+        """Whether it is one: a block that should have been on NVMe and is not, since the disk failed or is full of what may not leave it."""
         unwritable = not self.rules.nvme_takes_writes or self.rules.nvme_is_full
-        if self.nvme is not None and unwritable and self.rules.wants_nvme(slot):
-            self.counters["lost_dirty"] += 1
+        lost = self.nvme is not None and unwritable and self.rules.wants_nvme(slot)
+        self.counters["lost_dirty"] += lost
+        return lost
 
     def _demote(self, slot: int) -> None:
         assert self.write_down is not None
@@ -151,6 +153,7 @@ class Parts:
             return
         written = self.catalogue.nvme_extent(slot) is not None
         if written and self.catalogue.dram[slot].references == 1:
+            self.copies.flows.add(DEMOTE, self.catalogue.size[slot])
             self.copies.drop_dram(slot)
             self.counters["demoted"] += 1
         else:

@@ -25,6 +25,7 @@ from mooncask.errors import (
 from mooncask.tiers.block import BlockRecord, Extent, WriteMode, aligned, printable_key
 from mooncask.tiers.catalogue import NOWHERE
 from mooncask.tiers.dram import Filling
+from mooncask.tiers.flows import PUT
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.nvme.record import check_header_room
 from mooncask.tiers.parts import Parts
@@ -169,7 +170,7 @@ class Puts:
             raise NoSuchNamespace(namespace.spec.name)
         slot = namespace.index.get(request.key)
         if slot is not None and self._catalogue.expired(slot, time.time()):
-            self._copies.forget(slot, "expired")
+            self._copies.forget(slot, "expired", "expired")
             slot = None
         self._check_condition(commit, slot)
         if slot is not None and namespace.spec.kind == "kv":
@@ -226,6 +227,7 @@ class Puts:
         parts.recency.entered_dram(slot, request.hint)
         parts.counters["published"] += 1
         parts.counters["published_bytes"] += request.size
+        self._copies.flows.add(PUT, request.size)
         if namespace.spec.mode is WriteMode.WRITE_THROUGH and parts.rules.nvme_takes_writes:
             assert parts.write_down is not None
             parts.write_down.start(slot)

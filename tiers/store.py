@@ -49,7 +49,11 @@ class Store:
         self._puts = Puts(parts)
         self._housekeeping = Housekeeping(parts, self.quarantine)
         self._naming = asyncio.Lock()
+        self.catalogue: Catalogue = parts.catalogue
+        """For those who look: blocks are entered, moved and forgotten by this store only."""
         self.counters: Counter[str] = parts.counters
+        self.flows = parts.copies.flows
+        self.departures = parts.copies.departures
         self.config: StoreConfig = parts.config
         self.dram = parts.dram
         self.hbm = parts.hbm
@@ -238,7 +242,7 @@ class Store:
         below = slot is not None and self._catalogue.nvme_offset[slot] != NOWHERE
         if slot is None or below or (write_down is not None and write_down.may_be_below((namespace.id, key))):
             return False
-        self._parts.copies.remove(slot)
+        self._parts.copies.remove(slot, "withdrawn")
         self.counters["withdrawn"] += 1
         return True
 

@@ -15,6 +15,7 @@ from mooncask.errors import Busy, DeadlineExceeded, MooncaskError, NotEvictable,
 from mooncask.tiers.block import BlockRecord, Extent, aligned
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.copies import Copies
+from mooncask.tiers.flows import EVICT_NVME, WRITE
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.pressure import LeaveRules, ScanPause
 from mooncask.tiers.recency import SLICE, Recency
@@ -126,6 +127,7 @@ class WriteDown:
                 self._nvme.free(place)
                 raise
             self._counters["nvme_written_bytes"] += record.size
+            self._copies.flows.add(WRITE, record.size)
             if self._landed_at(slot, sequence, record, place):
                 await self._save_meta(slot, record)
         finally:
@@ -217,6 +219,7 @@ class WriteDown:
             self._pause.found_nothing(began)
             self._found_full()
             raise NotEvictable("the NVMe tier", size)
+        self._copies.flows.add(EVICT_NVME, self._catalogue.size[slot])
         if slot in self._catalogue.dram:
             self._copies.drop_nvme(slot)
             self._counters["evicted_nvme_copies"] += 1

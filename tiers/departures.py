@@ -1,0 +1,44 @@
+"""Blocks that left the node: which, when, from where and why. A list that grows until somebody takes it.
+
+`Copies` notes each departure; who wants to explain misses takes them regularly. Nobody there: the oldest are forgotten.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+DEPARTURES_MAX = 1 << 16
+"""Of those that nobody has taken yet."""
+
+
+class Departure(NamedTuple):
+    """One block that left. `seconds` is the wall clock; `tier` a TierName, the fastest that had it; `reason` one of
+
+    evicted, expired, deleted, quarantined, replaced, lost_dirty (could not be written down before it had to go), withdrawn.
+    """
+
+    seconds: float
+    namespace: int
+    key: bytes
+    tier: int
+    reason: str
+    size: int
+
+
+class Departures:
+    """Those that nobody has taken yet, oldest first."""
+
+    def __init__(self, most: int = DEPARTURES_MAX) -> None:
+        self._noted: deque[Departure] = deque(maxlen=most)
+        self.noted = 0
+        """Ever since the start."""
+
+    def note(self, departure: Departure) -> None:
+        self._noted.append(departure)
+        self.noted += 1
+
+    def take(self, most: int) -> list[Departure]:
+        """Up to `most` of them; they are no longer here then."""
+        return [self._noted.popleft() for _ in range(min(most, len(self._noted)))]
+
+    def __len__(self) -> int:
+        return len(self._noted)
