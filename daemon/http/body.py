@@ -34,6 +34,7 @@ from mooncask.daemon.http.chunked_body import (
     ChunkedDecoder,
     ShortBody,
 )
+from mooncask.daemon.http.expectation import admit_body
 from mooncask.daemon.http.ordered_work import OrderedWork
 from mooncask.daemon.http.running_digests import RunningDigests, missing_digests
 from mooncask.daemon.http.signature_chunks import ChunkSignatures, ChunkSigning, chunk_signing_of
@@ -185,13 +186,14 @@ async def read_document(request: web.Request, caller: Caller, bytes_max: int) ->
 
 async def _received(request: web.Request) -> AsyncIterator[bytes]:
     """The body's bytes as they come in, without HTTP's own framing; piece by piece, since joining them would copy."""
+    await admit_body(request)
     try:
         while True:
             data, chunk_ended = await request.content.readchunk()
             if data:
                 yield data
-            elif not chunk_ended:
-                return
+            elif not chunk_ended or request.content.at_eof():
+                return  # an empty body says "a chunk has ended" for ever
     except (ClientError, HttpProcessingError) as error:
         raise _incomplete("the connection ended before the body did") from error
 
