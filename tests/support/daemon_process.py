@@ -49,6 +49,8 @@ class DaemonProcess:
         self.http_address = ""
         self.process: subprocess.Popen[str] | None = None
         self.environment: dict[str, str] = {}
+        self.under: tuple[str, ...] = ()
+        """A command that runs the daemon in its own place, or as a tracer of it."""
         chosen = {**DEFAULTS, "nvme.path": str(folder / "nvme"), **(settings or {}), "socket.path": self.socket_path}
         self.config_path.write_text(_toml(chosen))
 
@@ -76,7 +78,7 @@ class DaemonProcess:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MOONCASK_")}
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mooncask.daemon", "--config", str(self.config_path)],
+                [*self.under, sys.executable, "-m", "mooncask.daemon", "--config", str(self.config_path)],
                 env={**environment, **self.environment},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
