@@ -10,6 +10,8 @@ from collections.abc import Callable
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
+from mooncask.daemon.http.expectation import is_waiting
+from mooncask.daemon.http.refused import Refused as Refused
 from mooncask.daemon.http.s3_xml import error_document, error_of
 from mooncask.errors import Busy, MooncaskError, OutOfBounds
 
@@ -18,18 +20,11 @@ log = logging.getLogger(__name__)
 Requests = Counter[tuple[str, int]]
 """(method, status) -> how many."""
 
-_METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE"})
+_METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE", "POST"})
+_REQUEST_ID = web.RequestKey("mooncask.request_id", str)
 _RETRY_SECONDS = "1"
 CLIENT_GONE = 499
 """Nobody sees this status but the metrics."""
-
-
-class Refused(Exception):
-    """A refusal that only S3 knows: a code and a status that no error of the project stands for."""
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status, self.code = status, code
 
 
 class Answers:
@@ -39,6 +34,8 @@ class Answers:
         self.requests: Requests = Counter()
         self._open: dict[int, web.Request] = {}
         self._requests_max = requests_max
+        self._first_id = secrets.randbits(63)
+        self._count = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -55,7 +52,8 @@ class Answers:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         self._open[id(request)] = request
         self._idle.clear()
-        request_id = secrets.token_hex(8)
+        request_id = request[_REQUEST_ID] = f"{self._first_id + self._count:016X}"
+        self._count += 1
         try:
             response = await self._answer(request, handler, request_id)
         finally:
@@ -72,16 +70,16 @@ class Answers:
                 raise Busy(f"{requests_max} HTTP requests are under way (http.requests_max)")
             return await handler(request)
         except MooncaskError as error:
-            response = _error(request, request_id, error.http_status, error_of(error, request.path, request_id))
+            response = _error(request, error.http_status, error_of(error, request.path, request_id))
             if isinstance(error, OutOfBounds):
                 response.headers[hdrs.CONTENT_RANGE] = f"bytes */{error.size_bytes}"
             return response
         except Refused as error:
-            document = error_document(error.code, str(error), request.path, request_id)
-            return _error(request, request_id, error.status, document)
+            document = error_document(error.code, str(error), request.path, request_id, error.details)
+            return _error(request, error.status, document)
         except web.HTTPException as error:
             document = error_document(error.reason.replace(" ", ""), error.reason, request.path, request_id)
-            return _error(request, request_id, error.status, document)
+            return _error(request, error.status, document)
         except ConnectionError as error:
             # The client went away: there is nobody to answer. The error's traceback refers to frames that hold memory of
             # the arena, and they to the error: without this only the garbage collector would give it back.
@@ -91,12 +89,19 @@ class Answers:
         except Exception:
             log.exception("%s %s failed by a fault of this daemon", request.method, request.path)
             document = error_document("InternalError", "a fault of this daemon; its log says where", "", request_id)
-            return _error(request, request_id, 500, document)
+            return _error(request, 500, document)
 
 
-def _error(request: web.Request, request_id: str, status: int, document: bytes) -> web.Response:
-    headers = {"x-amz-request-id": request_id}
-    if status == 503:
-        headers[hdrs.RETRY_AFTER] = _RETRY_SECONDS
-    body = b"" if request.method == "HEAD" else document
-    return web.Response(status=status, body=body, content_type="application/xml", headers=headers)
+async def sign(request: web.Request, response: web.StreamResponse) -> None:
+    """What every answer carries, whoever made it. For `on_response_prepare`."""
+    response.headers[hdrs.SERVER] = "mooncask"
+    response.headers["x-amz-request-id"] = request.get(_REQUEST_ID, "")
+
+
+def _error(request: web.Request, status: int, document: bytes) -> web.Response:
+    headers = {hdrs.RETRY_AFTER: _RETRY_SECONDS} if status == 503 else None
+    body = b"" if request.method == hdrs.METH_HEAD else document
+    response = web.Response(status=status, body=body, content_type="application/xml", headers=headers)
+    if is_waiting(request):
+        response.force_close()
+    return response

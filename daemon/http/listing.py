@@ -1,11 +1,12 @@
-"""One page of ListObjectsV2 out of blocks in key order. Pure: blocks come from a function that reads on from a key."""
+"""One page of ListObjects, version 1 or 2, out of blocks in key order. Pure: blocks come from a function that reads on from
+a key."""
 
 import base64
 import binascii
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mooncask.errors import BadRequest
+from mooncask.errors import BadParameter
 from mooncask.tiers.requests import BlockInfo
 
 KEYS_MAX = 1000
@@ -20,10 +21,18 @@ ReadOn = Callable[[bytes, bytes, int], list[BlockInfo]]
 
 @dataclass(frozen=True, slots=True)
 class ListRequest:
+    """What is asked for. `start` is what the client named to begin behind (start-after or marker), `after` where reading
+    really goes on, `token` the continuation token as it came."""
+
     prefix: bytes = b""
     delimiter: bytes = b""
     after: bytes = b""
     keys_max: int = KEYS_MAX
+    version: int = 2
+    start: bytes = b""
+    token: str = ""
+    url_encoded: bool = False
+    with_owner: bool = False
 
 
 @dataclass(slots=True)
@@ -38,19 +47,47 @@ class Page:
         return len(self.blocks) + len(self.common_prefixes)
 
 
-def parse_list_request(query: Mapping[str, str], hex_keys: bool) -> ListRequest:
-    """Raises BadRequest. Keys of KV namespaces are hex, and no delimiter applies to them."""
-    text = query.get("max-keys", str(KEYS_MAX))
-    if not text.isascii() or not text.isdigit():
-        raise BadRequest(f'max-keys = "{text[:20]}": a whole number from 0 to {KEYS_MAX}')
-    token = query.get("continuation-token")
-    prefix, after = query.get("prefix", ""), query.get("start-after", "")
+def parse_list_request(query: Mapping[str, str], hex_keys: bool, version: int) -> ListRequest:
+    """Raises BadParameter. Keys of KV namespaces are hex, and no delimiter applies to them."""
+    if version == 2 and query.get("list-type") != "2":
+        raise BadParameter("list-type", query.get("list-type", ""), "2 is the only one")
+    delimiter = b"" if hex_keys else query.get("delimiter", "").encode()
+    prefix = _key_of(query, "prefix", hex_keys)
+    start = _key_of(query, "start-after" if version == 2 else "marker", hex_keys)
+    token = query.get("continuation-token", "")
     return ListRequest(
-        prefix=_hex_prefix(prefix) if hex_keys else prefix.encode(),
-        delimiter=b"" if hex_keys else query.get("delimiter", "").encode(),
-        after=_after_of(token) if token else _hex_prefix(after) if hex_keys else after.encode(),
-        keys_max=min(KEYS_MAX, int(text[:9])),
+        prefix=prefix,
+        delimiter=delimiter,
+        after=_after_of(token) if token else behind(start, prefix, delimiter),
+        keys_max=keys_max_of(query, "max-keys", KEYS_MAX),
+        version=version,
+        start=start,
+        token=token,
+        url_encoded=wants_url_encoding(query),
+        with_owner=version == 1 or query.get("fetch-owner", "").lower() == "true",
     )
+
+
+def keys_max_of(query: Mapping[str, str], name: str, most: int) -> int:
+    """How many of `most` at a time are asked for. Raises BadParameter."""
+    text = query.get(name, "") or str(most)
+    if not text.isascii() or not text.isdigit():
+        raise BadParameter(name, text, f"a whole number from 0 to {most}")
+    return min(most, int(text[:9]))
+
+
+def wants_url_encoding(query: Mapping[str, str]) -> bool:
+    """Raises BadParameter."""
+    encoding = query.get("encoding-type", "")
+    if encoding not in ("", "url"):
+        raise BadParameter("encoding-type", encoding, "url is the only one")
+    return bool(encoding)
+
+
+def behind(start: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """Where reading goes on behind `start`: one that is itself a common prefix was listed, with all that lies in it."""
+    is_common = bool(delimiter) and start.startswith(prefix) and start[len(prefix) :].find(delimiter) >= 0
+    return start + PAST if is_common and _common_prefix(start, prefix, delimiter) == start else start
 
 
 class Lister:
@@ -78,7 +115,7 @@ class Lister:
         return len(blocks) < STEP
 
     def _add(self, block: BlockInfo) -> None:
-        common = _common_prefix(block.key, self._request)
+        common = _common_prefix(block.key, self._request.prefix, self._request.delimiter)
         if common:
             self.page.common_prefixes.append(common)
             self._after = common + PAST
@@ -92,23 +129,33 @@ def token_of(after: bytes) -> str:
     return base64.urlsafe_b64encode(after).decode()
 
 
+def marker_of(after: bytes, delimiter: bytes) -> bytes:
+    """The key or common prefix that a page of version 1 ended with."""
+    return after.removesuffix(PAST) if delimiter else after
+
+
 def _after_of(token: str) -> bytes:
     try:
         return base64.b64decode(token.encode(), altchars=b"-_", validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise BadRequest("continuation-token is none that this daemon gave") from error
+        raise BadParameter("continuation-token", token, "none that this daemon gave") from error
 
 
-def _common_prefix(key: bytes, request: ListRequest) -> bytes:
-    if not request.delimiter:
+def _common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    if not delimiter:
         return b""
-    found = key.find(request.delimiter, len(request.prefix))
-    return b"" if found < 0 else key[: found + len(request.delimiter)]
+    found = key.find(delimiter, len(prefix))
+    return b"" if found < 0 else key[: found + len(delimiter)]
 
 
-def _hex_prefix(text: str) -> bytes:
-    """Whole bytes only: half a byte can't be compared to keys. Raises BadRequest."""
+def _key_of(query: Mapping[str, str], name: str, hex_keys: bool) -> bytes:
+    text = query.get(name, "")
+    return _hex_prefix(name, text) if hex_keys else text.encode("utf-8", "surrogateescape")
+
+
+def _hex_prefix(name: str, text: str) -> bytes:
+    """Whole bytes only: half a byte can't be compared to keys. Raises BadParameter."""
     try:
         return bytes.fromhex(text)
     except ValueError as error:
-        raise BadRequest(f'"{text[:40]}" is no prefix of a KV key: an even number of hex digits is') from error
+        raise BadParameter(name, text, "KV keys begin with an even number of hex digits") from error

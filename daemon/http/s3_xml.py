@@ -2,11 +2,13 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from mooncask.daemon.http.listing import ListRequest, Page, token_of
+from mooncask.daemon.http.listing import ListRequest, Page, marker_of, token_of
 from mooncask.daemon.http.target import key_text
 from mooncask.errors import MooncaskError
 from mooncask.tiers.namespace import Namespace
@@ -14,46 +16,117 @@ from mooncask.tiers.requests import BlockInfo
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 _SPACE = ' xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
+_ENTITIES = {"\r": "&#13;"}
+"""A parser reads a bare carriage return as a line feed."""
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
 
 
-def error_document(code: str, message: str, resource: str, request_id: str) -> bytes:
-    parts = _tag("Code", code), _tag("Message", message), _tag("Resource", resource), _tag("RequestId", request_id)
-    return _document("Error", parts, space="")
+def error_document(
+    code: str, message: str, resource: str, request_id: str, details: Mapping[str, str] = MappingProxyType({})
+) -> bytes:
+    fields = {"Code": code, "Message": message, **details, "Resource": resource, "RequestId": request_id}
+    return _document("Error", [_tag(name, text) for name, text in fields.items()], space="")
 
 
 def error_of(error: MooncaskError, resource: str, request_id: str) -> bytes:
     return error_document(error.code, error.message, resource, request_id)
 
 
-def buckets_document(namespaces: Iterable[Namespace], tenant: str) -> bytes:
+def buckets_document(namespaces: Iterable[Namespace], tenant: str, token: str = "", prefix: str = "") -> bytes:
     """S3 wants a date of creation; namespaces have none, so it is the epoch."""
     buckets = "".join(
         f"<Bucket>{_tag('Name', namespace.spec.name)}{_tag('CreationDate', timestamp(0))}</Bucket>"
         for namespace in namespaces
     )
-    owner = f"<Owner>{_tag('ID', tenant)}{_tag('DisplayName', tenant)}</Owner>"
-    return _document("ListAllMyBucketsResult", (owner, f"<Buckets>{buckets}</Buckets>"))
+    parts = (
+        _owner(tenant),
+        f"<Buckets>{buckets}</Buckets>",
+        _tag("ContinuationToken", token) if token else "",
+        _tag("Prefix", prefix) if prefix else "",
+    )
+    return _document("ListAllMyBucketsResult", parts)
 
 
-def listing_document(namespace: Namespace, request: ListRequest, page: Page, token: str, url_encoded: bool) -> bytes:
+def location_document(region: str) -> bytes:
+    """S3 calls its first region by no name."""
+    return _document("LocationConstraint", (escape("" if region == "us-east-1" else region),))
+
+
+def versioning_document() -> bytes:
+    """Empty: no versions were ever kept."""
+    return _document("VersioningConfiguration", ())
+
+
+def acl_document(tenant: str) -> bytes:
+    """The one list there is: everything to the owner, nothing to anybody else."""
+    grantee = (
+        '<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">'
+        f"{_tag('ID', tenant)}{_tag('DisplayName', tenant)}</Grantee>"
+    )
+    grants = f"<AccessControlList><Grant>{grantee}{_tag('Permission', 'FULL_CONTROL')}</Grant></AccessControlList>"
+    return _document("AccessControlPolicy", (_owner(tenant), grants))
+
+
+def tagging_document() -> bytes:
+    """Nothing has tags."""
+    return _document("Tagging", ("<TagSet></TagSet>",))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFailure:
+    """One key of a DeleteObjects that was not deleted."""
+
+    key: str
+    code: str
+    message: str
+
+
+def deleted_document(deleted: Iterable[str], failures: Iterable[KeyFailure]) -> bytes:
+    parts = [f"<Deleted>{_tag('Key', key)}</Deleted>" for key in deleted]
+    parts += [
+        f"<Error>{_tag('Key', failure.key)}{_tag('Code', failure.code)}{_tag('Message', failure.message)}</Error>"
+        for failure in failures
+    ]
+    return _document("DeleteResult", parts)
+
+
+def copied_document(name: str, tag: str, modified_seconds: float) -> bytes:
+    """`name` is CopyObjectResult or CopyPartResult; `tag` is the ETag with its quotes."""
+    return _document(name, (_tag("LastModified", timestamp(modified_seconds)), _tag("ETag", tag)))
+
+
+def listing_document(namespace: Namespace, request: ListRequest, page: Page) -> bytes:
     def shown(key: bytes) -> str:
-        return quote(key, safe="/") if url_encoded else key_text(namespace, key)
+        if _is_kv(namespace):
+            return key.hex()
+        return quote(key, safe="/") if request.url_encoded else key_text(namespace, key)
 
     parts = [
         _tag("Name", namespace.spec.name),
         _tag("Prefix", shown(request.prefix)),
         _tag("Delimiter", shown(request.delimiter)) if request.delimiter else "",
         _tag("MaxKeys", str(request.keys_max)),
-        _tag("EncodingType", "url") if url_encoded else "",
-        _tag("KeyCount", str(len(page))),
+        _tag("EncodingType", "url") if request.url_encoded else "",
         _tag("IsTruncated", "true" if page.next_after else "false"),
-        _tag("ContinuationToken", token) if token else "",
-        _tag("NextContinuationToken", token_of(page.next_after)) if page.next_after else "",
+        *_listing_ends(request, page, shown),
     ]
-    parts += [_contents(shown(block.key) if not _is_kv(namespace) else block.key.hex(), block) for block in page.blocks]
+    owner = _owner(namespace.spec.tenant) if request.with_owner else ""
+    parts += [_contents(shown(block.key), block, owner) for block in page.blocks]
     parts += [f"<CommonPrefixes>{_tag('Prefix', shown(prefix))}</CommonPrefixes>" for prefix in page.common_prefixes]
     return _document("ListBucketResult", parts)
+
+
+def _listing_ends(request: ListRequest, page: Page, shown: Callable[[bytes], str]) -> list[str]:
+    """Where the page began and where the next one does, in the words of the listing's version."""
+    if request.version == 1:
+        next_marker = marker_of(page.next_after, request.delimiter)
+        return [_tag("Marker", shown(request.start)), _tag("NextMarker", shown(next_marker)) if page.next_after else ""]
+    return [
+        _tag("KeyCount", str(len(page))),
+        _tag("StartAfter", shown(request.start)) if request.start else "",
+        _tag("ContinuationToken", request.token) if request.token else "",
+        _tag("NextContinuationToken", token_of(page.next_after)) if page.next_after else "",
+    ]
 
 
 def etag(checksum: bytes) -> str:
@@ -69,12 +142,17 @@ def _is_kv(namespace: Namespace) -> bool:
     return namespace.spec.kind == "kv"
 
 
-def _contents(key: str, block: BlockInfo) -> str:
+def _owner(tenant: str) -> str:
+    return f"<Owner>{_tag('ID', tenant)}{_tag('DisplayName', tenant)}</Owner>"
+
+
+def _contents(key: str, block: BlockInfo, owner: str) -> str:
     fields = (
         _tag("Key", key),
         _tag("LastModified", timestamp(block.created_seconds)),
         _tag("ETag", etag(block.checksum)),
         _tag("Size", str(block.size)),
+        owner,
         _tag("StorageClass", "STANDARD"),
     )
     return f"<Contents>{''.join(fields)}</Contents>"
@@ -86,4 +164,4 @@ def _document(name: str, parts: Iterable[str], space: str = _SPACE) -> bytes:
 
 def _tag(name: str, text: str) -> str:
     """Characters that XML 1.0 has no place for are shown as U+FFFD; encoding-type=url lists such keys exactly."""
-    return f"<{name}>{escape(_CONTROL.sub(chr(0xFFFD), text))}</{name}>"
+    return f"<{name}>{escape(_CONTROL.sub(chr(0xFFFD), text), _ENTITIES)}</{name}>"

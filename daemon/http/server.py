@@ -1,4 +1,4 @@
-"""The HTTP server: S3 at the root, the operator's pages under /-/. Which operation a request is: `target.py`."""
+"""The HTTP server: S3 at the root, the operator's pages under /-/. Who answers what: `dispatch.py`."""
 
 import asyncio
 import errno
@@ -7,16 +7,15 @@ import socket
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
-from mooncask.daemon.http.answers import Answers, Refused
-from mooncask.daemon.http.buckets import Buckets
-from mooncask.daemon.http.caller import caller_of
+from mooncask.daemon.http.answers import Answers, sign
+from mooncask.daemon.http.dispatch import Dispatch
+from mooncask.daemon.http.expectation import admit_later
 from mooncask.daemon.http.local_caller import local_callers
-from mooncask.daemon.http.objects import Objects
-from mooncask.daemon.http.target import Operation, Target, parse_target
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
@@ -33,14 +32,18 @@ class HttpServer:
     """Owns the listeners. Whose requests are whose: `caller.py`."""
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
-        self._service = plane.service
-        self._buckets = Buckets(plane.service)
-        self._objects = Objects(plane.service)
+        self._dispatch = Dispatch(plane.service)
         self._answers = Answers(lambda: plane.service.config.http.requests_max)
-        app = web.Application(middlewares=[self._answers.middleware, local_callers(plane.service.door.tenant_of)])
+        app = web.Application(
+            middlewares=[
+                self._answers.middleware,
+                local_callers(plane.service.door.tenant_of),
+                self._virtual_hosts,
+            ]
+        )
         app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
-        app.router.add_route("*", "/{target:.*}", self._dispatch)
-        app.on_response_prepare.append(_sign)
+        app.router.add_route("*", r"/{target:[\s\S]*}", self._dispatch.answer, expect_handler=admit_later)
+        app.on_response_prepare.append(sign)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -85,35 +88,10 @@ class HttpServer:
         await self._answers.finish(CLOSE_SECONDS)
         await self._runner.cleanup()
 
-    async def _dispatch(self, request: web.Request) -> web.StreamResponse:
-        target = parse_target(request.method, request.rel_url.raw_path, request.query)
-        if target.operation is None:
-            raise Refused(
-                501, "NotImplemented", f"{request.method} {request.path_qs[:200]} is no operation of this API"
-            )
-        if target.operation is Operation.LIST_BUCKETS:
-            return await self._buckets.list_buckets(caller_of(request).tenant)
-        if target.operation is Operation.CREATE_BUCKET:
-            return await self._buckets.create(caller_of(request).tenant, target.bucket)
-        return await self._in_bucket(request, target)
-
-    async def _in_bucket(self, request: web.Request, target: Target) -> web.StreamResponse:
-        namespace = self._service.door.find(caller_of(request).tenant, target.bucket)
-        match target.operation:
-            case Operation.PUT_OBJECT:
-                return await self._objects.put(request, namespace, target.key)
-            case Operation.GET_OBJECT:
-                return await self._objects.get(request, namespace, target.key)
-            case Operation.HEAD_OBJECT:
-                return await self._objects.head(request, namespace, target.key)
-            case Operation.DELETE_OBJECT:
-                return await self._objects.delete(request, namespace, target.key)
-            case Operation.LIST_OBJECTS:
-                return await self._buckets.list_objects(request, namespace)
-            case Operation.DELETE_BUCKET:
-                return await self._buckets.delete(namespace)
-            case _:
-                return await self._buckets.head(namespace)
+    @web.middleware
+    async def _virtual_hosts(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Under a bucket's own host name even "/-/" begins a key."""
+        return await (self._dispatch.answer if self._dispatch.is_virtual_hosted(request) else handler)(request)
 
 
 class _LocalSite(web.BaseSite):
@@ -148,7 +126,3 @@ def _tell_bad_requests_briefly(record: logging.LogRecord) -> bool:
         return True
     log.info("a request that is not HTTP was refused: %s", error.message.partition("\n")[0][:200])
     return False
-
-
-async def _sign(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers["Server"] = "mooncask"

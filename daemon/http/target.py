@@ -1,82 +1,66 @@
-"""What a request asks for: its S3 operation, bucket and key, from the method and the raw target. Pure.
+"""What a request asks for: its S3 operation, bucket and key, from the method, the raw target and the Host. Pure.
 
-An operation that is not here is refused by name: a PUT with ?partNumber must never be taken for a plain PUT. New
-operations are new rows of the table below.
+Paths are taken as they came: "//", "." and ".." are parts of a key like any other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from enum import Enum
 from urllib.parse import unquote_to_bytes
 
-from mooncask.errors import BadRequest, NoSuchBlock
+from mooncask.daemon.http.operations import Level, Operation, find_operation, unknown_name
+from mooncask.errors import BadBucketName, BadRequest, KeyTooLong, NoSuchBlock
 from mooncask.tiers.namespace import Namespace
 
 KEY_BYTES_MAX = 1024
 _IGNORED = frozenset({"x-id"})
-_LIST = frozenset(
-    {
-        "list-type",
-        "prefix",
-        "max-keys",
-        "continuation-token",
-        "start-after",
-        "delimiter",
-        "encoding-type",
-        "fetch-owner",
-    }
-)
-
-
-class Operation(Enum):
-    LIST_BUCKETS = "ListBuckets"
-    CREATE_BUCKET = "CreateBucket"
-    HEAD_BUCKET = "HeadBucket"
-    DELETE_BUCKET = "DeleteBucket"
-    LIST_OBJECTS = "ListObjectsV2"
-    PUT_OBJECT = "PutObject"
-    GET_OBJECT = "GetObject"
-    HEAD_OBJECT = "HeadObject"
-    DELETE_OBJECT = "DeleteObject"
-
-
-_OF_SERVICE = {"GET": (Operation.LIST_BUCKETS, frozenset[str]())}
-_OF_BUCKET = {
-    "PUT": (Operation.CREATE_BUCKET, frozenset[str]()),
-    "HEAD": (Operation.HEAD_BUCKET, frozenset[str]()),
-    "DELETE": (Operation.DELETE_BUCKET, frozenset[str]()),
-    "GET": (Operation.LIST_OBJECTS, _LIST),
-}
-_OF_OBJECT = {
-    "PUT": (Operation.PUT_OBJECT, frozenset[str]()),
-    "GET": (Operation.GET_OBJECT, frozenset[str]()),
-    "HEAD": (Operation.HEAD_OBJECT, frozenset[str]()),
-    "DELETE": (Operation.DELETE_OBJECT, frozenset[str]()),
-}
+_SIGNATURE = "X-Amz-"
+"""How the query names of a presigned URL begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`operation` is None for what this API does not know; `key` is the decoded path behind the bucket."""
+    """`key` is the decoded path behind the bucket, empty where the request is about the bucket itself."""
 
-    operation: Operation | None
+    operation: Operation
     bucket: str
     key: bytes
 
 
-def parse_target(method: str, raw_path: str, query: Mapping[str, str]) -> Target:
-    """`raw_path` is percent-encoded as it came. Raises BadRequest for a key that no block can have."""
-    bucket, _, raw_key = raw_path.removeprefix("/").partition("/")
+class NotAnOperation(Exception):
+    """A request that this API does not have; its text is what AWS calls it."""
+
+
+def parse_target(
+    method: str, raw_path: str, names: Collection[str] = (), host_bucket: str = "", is_copy: bool = False
+) -> Target:
+    """`raw_path` is percent-encoded as it came, without the query; `names` are the query's. `host_bucket` is the bucket that
+    the Host header names, if it does. Raises NotAnOperation, BadBucketName, KeyTooLong."""
+    if host_bucket:
+        bucket, raw_key = host_bucket, raw_path.removeprefix("/")
+    else:
+        raw_bucket, _, raw_key = raw_path.removeprefix("/").partition("/")
+        bucket = unquote_to_bytes(raw_bucket).decode("utf-8", "replace") if "%" in raw_bucket else raw_bucket
     key = unquote_to_bytes(raw_key)
     if len(key) > KEY_BYTES_MAX:
-        raise BadRequest(f"a key of {len(key)} bytes; at most {KEY_BYTES_MAX} are allowed")
-    table = _OF_OBJECT if key else _OF_BUCKET if bucket else _OF_SERVICE
-    operation, allowed = table.get(method, (None, frozenset[str]()))
-    if operation is Operation.LIST_OBJECTS and query.get("list-type") != "2":
-        operation = None
-    if not allowed.issuperset(query.keys() - _IGNORED):
-        operation = None
-    return Target(operation, unquote_to_bytes(bucket).decode("utf-8", "replace"), key)
+        raise KeyTooLong(len(key), KEY_BYTES_MAX)
+    if key and not bucket:
+        raise BadBucketName("")
+    level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
+    meant = frozenset(name for name in names if name not in _IGNORED and not name.startswith(_SIGNATURE))
+    operation = find_operation(level, method, meant, is_copy)
+    if operation is None:
+        raise NotAnOperation(unknown_name(level, method, meant))
+    return Target(operation, bucket, key)
+
+
+def bucket_of_host(host: str, domain: str) -> str:
+    """The bucket that a Host header names in front of `domain` ("b.s3.example:9470"); empty when it names none."""
+    name = host.lower()
+    if not domain or name.endswith("]"):
+        return ""
+    name, _, port = name.partition(":")
+    bucket = name.removesuffix("." + domain)
+    return "" if bucket == name or (port and not port.isdigit()) else bucket
 
 
 def block_key(namespace: Namespace, key: bytes) -> bytes:

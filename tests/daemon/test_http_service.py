@@ -137,8 +137,8 @@ async def test_listing_by_prefix_delimiter_and_page() -> None:
                 assert len(page[0]) + len(page[1]) <= 2
                 keys, prefixes, token = keys + page[0], prefixes + page[1], page[2]
             assert (keys, prefixes) == (await listed(http, options))[:2]
-        assert await http.error("GET", "/photos?list-type=2&max-keys=x") == (400, "InvalidRequest")
-        assert await http.error("GET", "/photos?list-type=2&continuation-token=!") == (400, "InvalidRequest")
+        assert await http.error("GET", "/photos?list-type=2&max-keys=x") == (400, "InvalidArgument")
+        assert await http.error("GET", "/photos?list-type=2&continuation-token=!") == (400, "InvalidArgument")
 
 
 async def test_more_keys_than_a_page_of_the_store_are_all_listed() -> None:

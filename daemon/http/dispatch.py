@@ -1,0 +1,109 @@
+"""From a request to the operation that answers it: whose bucket it is, what the caller may do, and who carries it out.
+
+Which operation a request is: `target.py` and `operations.py`. Who the caller is: `caller.py`. What an operation does is the
+business of the modules that it is handed to.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import hdrs, web
+
+from mooncask.daemon.http.refused import Refused
+from mooncask.daemon.http.buckets import Buckets
+from mooncask.daemon.http.caller import Caller, caller_of
+from mooncask.daemon.http.multi_delete import MultiDelete
+from mooncask.daemon.http.objects import Objects
+from mooncask.daemon.http.operations import WRITES, Operation
+from mooncask.daemon.http.target import NotAnOperation, Target, bucket_of_host, parse_target
+from mooncask.daemon.http.unsupported import unsupported_header
+from mooncask.daemon.service import Service
+from mooncask.errors import AccessDenied
+from mooncask.tiers.namespace import Namespace
+
+InBucket = Callable[[web.Request, Namespace], Awaitable[web.StreamResponse]]
+OnObject = Callable[[web.Request, Namespace, bytes], Awaitable[web.StreamResponse]]
+
+COPY_SOURCE = "x-amz-copy-source"
+_NO_NAMES: frozenset[str] = frozenset()
+
+
+class Dispatch:
+    """One for all requests; holds no state of any."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._buckets = Buckets(service)
+        objects = Objects(service)
+        self._in_bucket: Mapping[Operation, InBucket] = {
+            Operation.HEAD_BUCKET: self._buckets.head,
+            Operation.DELETE_BUCKET: self._buckets.delete,
+            Operation.GET_BUCKET_LOCATION: self._buckets.location,
+            Operation.GET_BUCKET_VERSIONING: self._buckets.versioning,
+            Operation.GET_BUCKET_ACL: self._buckets.acl,
+            Operation.LIST_OBJECTS: self._buckets.list_objects,
+            Operation.LIST_OBJECTS_V2: self._buckets.list_objects_v2,
+            Operation.DELETE_OBJECTS: MultiDelete(service).delete_many,
+        }
+        self._on_object: Mapping[Operation, OnObject] = {
+            Operation.PUT_OBJECT: objects.put,
+            Operation.GET_OBJECT: objects.get,
+            Operation.HEAD_OBJECT: objects.head,
+            Operation.DELETE_OBJECT: objects.delete,
+        }
+
+    def is_virtual_hosted(self, request: web.Request) -> bool:
+        """Whether the Host header names a bucket: then every path is a key, also one that starts with "/-/"."""
+        domain = self._service.config.http.domain
+        return bool(domain) and bool(bucket_of_host(request.headers.get(hdrs.HOST, ""), domain))
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Raises Refused and errors of mooncask.errors."""
+        target = self._target(request)
+        caller = caller_of(request)
+        if target.operation in WRITES:
+            if not caller.may_write:
+                raise AccessDenied(f"{caller.name} may read only; {target.operation.value} writes")
+            refused = unsupported_header(request.headers)
+            if refused:
+                raise Refused(501, "NotImplemented", f"this API does not have what {refused} asks for")
+        if target.operation is Operation.LIST_BUCKETS:
+            return await self._buckets.list_buckets(request, caller.tenant)
+        if target.operation is Operation.CREATE_BUCKET:
+            return await self._buckets.create(request, caller, target.bucket)
+        return await self._in(request, target, caller)
+
+    async def _in(self, request: web.Request, target: Target, caller: Caller) -> web.StreamResponse:
+        namespace = self._service.door.find(caller.tenant, target.bucket)
+        on_object = self._on_object.get(target.operation)
+        if on_object is not None:
+            return await on_object(request, namespace, target.key)
+        in_bucket = self._in_bucket.get(target.operation)
+        if in_bucket is None:
+            raise _not_implemented(target.operation.value)
+        return await in_bucket(request, namespace)
+
+    def _target(self, request: web.Request) -> Target:
+        path, _, query = request.raw_path.partition("?")
+        if not path.startswith("/"):
+            path = _path_of_url(path)
+        domain = self._service.config.http.domain
+        try:
+            return parse_target(
+                request.method,
+                path,
+                request.query.keys() if query else _NO_NAMES,
+                bucket_of_host(request.headers.get(hdrs.HOST, ""), domain) if domain else "",
+                COPY_SOURCE in request.headers,
+            )
+        except NotAnOperation as error:
+            raise _not_implemented(str(error)) from error
+
+
+def _not_implemented(name: str) -> Refused:
+    return Refused(501, "NotImplemented", f"{name} is no operation of this API; docs/S3.md lists those that are")
+
+
+def _path_of_url(target: str) -> str:
+    """The path of "http://host/path", as a client sends it to what it takes for a proxy."""
+    _, _, rest = target.partition("://")
+    return "/" + rest.partition("/")[2]
