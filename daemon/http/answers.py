@@ -11,7 +11,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from mooncask.daemon.http.expectation import is_waiting
-from mooncask.daemon.http.refused import Refused as Refused
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.s3_xml import error_document, error_of
 from mooncask.errors import Busy, MooncaskError, OutOfBounds
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mooncask.daemon.http.answers import Refused
 from mooncask.daemon.http.body_promises import (
     CHECKSUM,
     CONTENT_SHA256,
@@ -36,6 +35,7 @@ from mooncask.daemon.http.chunked_body import (
 )
 from mooncask.daemon.http.expectation import admit_body
 from mooncask.daemon.http.ordered_work import OrderedWork
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import RunningDigests, missing_digests
 from mooncask.daemon.http.signature_chunks import ChunkSignatures, ChunkSigning, chunk_signing_of
 

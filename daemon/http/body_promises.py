@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from mooncask.daemon.http.answers import Refused
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import DIGESTS
 
 CHECKSUM = "x-amz-checksum-"

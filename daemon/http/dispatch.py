@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import hdrs, web
 
-from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.buckets import Buckets
 from mooncask.daemon.http.caller import Caller, caller_of
 from mooncask.daemon.http.multi_delete import MultiDelete
 from mooncask.daemon.http.objects import Objects
 from mooncask.daemon.http.operations import WRITES, Operation
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.target import NotAnOperation, Target, bucket_of_host, parse_target
 from mooncask.daemon.http.unsupported import unsupported_header
 from mooncask.daemon.service import Service

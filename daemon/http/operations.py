@@ -153,7 +153,7 @@ def find_operation(level: Level, method: str, names: frozenset[str], is_copy: bo
     `is_copy`: whether the request names a source to copy from.
     """
     for row in _ROWS.get((level, method), ()):
-        if row.wanted <= names and names <= row.wanted | row.allowed:
+        if row.wanted <= names <= row.wanted | row.allowed:
             return _OF_COPIES.get(row.operation, row.operation) if is_copy else row.operation
     return None
 

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mooncask.daemon.http.answers import Refused
 from mooncask.daemon.http.body import IncomingBody, body_plan
 from mooncask.daemon.http.chunked_body import (
     LINE_BYTES_MAX,
@@ -24,6 +23,7 @@ from mooncask.daemon.http.chunked_body import (
     ChunkEnd,
     ShortBody,
 )
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import RunningDigests
 from mooncask.daemon.http.signature_chunks import ChunkSigning
 
