@@ -1,0 +1,129 @@
+"""The daemon as the mount uses it: namespaces by name, what is known of blocks, pages of keys.
+
+Not here: bytes of blocks (`leased_views.py`, `long_objects.py`) and writing (`publishing.py`).
+"""
+
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mooncask.client.family import Family
+from mooncask.client.http import UNIX, HttpClient
+from mooncask.client.local import LocalClient
+from mooncask.client.namespace import NamespaceHandle
+from mooncask.client.socket_path import http_socket_path
+from mooncask.client.wire import BlockStat, NamespaceKind, NamespaceStat, Status
+from mooncask.errors import NoSuchNamespace
+
+PAGE = 1000
+STATUS_SECONDS = 1.0
+"""For how long the list of namespaces is believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Namespace:
+    """An open namespace and what the daemon last said of it."""
+
+    handle: NamespaceHandle
+    stat: NamespaceStat
+
+    @property
+    def name(self) -> str:
+        return self.stat.name
+
+    @property
+    def is_kv(self) -> bool:
+        return self.stat.kind is NamespaceKind.KV
+
+
+class StoreLink:
+    """One daemon. Any thread may use it; no lock is held while a request is under way.
+
+    Every method raises what the clients raise: DaemonUnavailable, DeadlineExceeded ...
+    """
+
+    def __init__(self, client: LocalClient, deadline_seconds: float) -> None:
+        self.client = client
+        self.deadline_seconds = deadline_seconds
+        self._lock = threading.Lock()
+        self._status: Status | None = None
+        self._status_seconds = 0.0
+        self._open: dict[str, NamespaceHandle] = {}
+
+    def http(self) -> HttpClient:
+        """A new client of the daemon's HTTP socket."""
+        return HttpClient(UNIX + http_socket_path(self.client.target.path), self.deadline_seconds)
+
+    def status(self, *, fresh: bool = False) -> Status:
+        """The daemon's, at most STATUS_SECONDS old."""
+        with self._lock:
+            status, taken = self._status, self._status_seconds
+        now = time.monotonic()
+        if status is None or fresh or now - taken > STATUS_SECONDS:
+            status = self.client.status()
+            with self._lock:
+                self._status, self._status_seconds = status, now
+        return status
+
+    def namespaces(self) -> list[NamespaceStat]:
+        return self.status().namespaces
+
+    def namespace(self, name: bytes) -> Namespace:
+        """Raises NoSuchNamespace. One that was made a moment ago is found."""
+        text = name.decode(errors="surrogateescape")
+        stat = self._find(text, self.status()) or self._find(text, self.status(fresh=True))
+        if stat is None:
+            with self._lock:
+                self._open.pop(text, None)
+            raise NoSuchNamespace(text)
+        return Namespace(self._handle(stat), stat)
+
+    def _handle(self, stat: NamespaceStat) -> NamespaceHandle:
+        with self._lock:
+            handle = self._open.get(stat.name)
+        if handle is None:
+            handle = self.client.open_namespace(
+                stat.name, kind=stat.kind, family=Family(stat.family), shard=stat.shard, create=False
+            )
+            with self._lock:
+                self._open[stat.name] = handle
+        return handle
+
+    def _find(self, name: str, status: Status) -> NamespaceStat | None:
+        return next((stat for stat in status.namespaces if stat.name == name), None)
+
+    def create_namespace(self, name: bytes) -> None:
+        """Makes an object namespace."""
+        self.client.open_namespace(name.decode(errors="surrogateescape"), kind=NamespaceKind.OBJECT)
+        self.status(fresh=True)
+
+    def drop_namespace(self, name: bytes) -> None:
+        """Raises NamespaceNotEmpty, NoSuchNamespace."""
+        text = name.decode(errors="surrogateescape")
+        with self.http() as http:
+            http.delete_namespace(text)
+        with self._lock:
+            self._open.pop(text, None)
+        self.status(fresh=True)
+
+    # --- blocks ---
+
+    def stat(self, namespace: Namespace, key: bytes) -> BlockStat | None:
+        (found,) = self.client.stat(namespace.handle, [key])
+        return found
+
+    def first(self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"") -> BlockStat | None:
+        """The first block after `after` whose key starts with `prefix`."""
+        page = self.client.list_blocks(namespace.handle, prefix, after, 1)
+        return page.blocks[0] if page.blocks else None
+
+    def pages(self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"") -> Iterator[list[BlockStat]]:
+        """All blocks whose key starts with `prefix`, in key order, a page at a time."""
+        while True:
+            page = self.client.list_blocks(namespace.handle, prefix, after, PAGE)
+            if page.blocks:
+                yield page.blocks
+            if not page.more or not page.blocks:
+                return
+            after = page.blocks[-1].key
