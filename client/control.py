@@ -48,7 +48,7 @@ class ChainNode(Answer, frozen=True):
     children: int
     """Blocks that continue this one."""
     blocks_below: int
-    """Blocks of the whole subtree, itself included; counted up to a bound that `Children.counted_max` names."""
+    """Blocks of the whole subtree, itself included, a moment ago: trees of large namespaces are gathered every few seconds."""
 
 
 class Children(Answer, frozen=True):
@@ -59,10 +59,11 @@ class Children(Answer, frozen=True):
     nodes: list[ChainNode]
     more: bool = False
     counted_max: int = 10_000
+    """Blocks of the namespace when they were counted: no subtree has more."""
 
 
 class Path(Answer, frozen=True):
-    """GET /-/v1/chains/NS/KEY: the blocks from where the chain begins to KEY, in order."""
+    """GET /-/v1/chains/NS/KEY: the blocks from where the chain begins to KEY, in order; of more than 16,384 the last ones."""
 
     namespace: str
     nodes: list[ChainNode]
@@ -86,6 +87,20 @@ class WhyRequest(Answer, frozen=True):
     tokens: list[int] = []
     keys: list[str] = []
     cache_salt: str = ""
+
+
+class Matched(Answer, frozen=True):
+    """POST /-/v1/match takes a `WhyRequest` and answers this: the usable prefix, counted as a look-up is."""
+
+    namespace: str
+    blocks: int
+    block_tokens: int
+    hit_blocks: int
+    hit_tokens: int
+    tiers: list[str]
+    """Of each block of the prefix, the fastest."""
+    seconds: list[float]
+    """How long blocks 0..i take to load, as the daemon expects."""
 
 
 class Elsewhere(Answer, frozen=True):

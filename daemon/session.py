@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from mooncask.client import wire
 from mooncask.daemon.acquisition import Acquisition
+from mooncask.daemon.insight.insight import Insight
 from mooncask.daemon.leases import LeaseTable
 from mooncask.daemon.processes import Process, ProcessTable
 from mooncask.daemon.service import Service, Writing
@@ -30,6 +31,7 @@ class LocalPlane:
         self.leases = LeaseTable(service.ids)
         self.processes = ProcessTable(self._process_died)
         self.counters: Counter[str] = Counter()
+        self.insight = Insight(self)
 
     def drop_all(self, extents: "Sequence[object]") -> None:
         drop = self.service.store.drop
