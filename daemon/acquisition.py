@@ -137,6 +137,8 @@ class Acquisition:
             if extent is not None:
                 return Found(extent, TierName.NVME)
             # From this look-up until the waiter is registered there is no await, so no publish can slip through.
+            if self.service.objects.in_parts(self.namespace, key):
+                return None
             (held,) = self.service.store.hold(self.namespace, [key], self.hint)
             if held is not None:
                 return Found(held, TierName.DRAM)
@@ -147,7 +149,8 @@ class Acquisition:
         if key not in self.namespace.index:
             return None
         async with self._slots:
-            if self.abandoned:
+            # Looked at in the step in which the store chooses the copy: a manifest is nobody's bytes.
+            if self.abandoned or self.service.objects.in_parts(self.namespace, key):
                 return None
             return await self.service.store.fetch(self.namespace, key, self.deadline, self.hint)
 

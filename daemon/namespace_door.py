@@ -12,7 +12,7 @@ from mooncask.client.family import Family
 from mooncask.daemon.config import Config
 from mooncask.errors import AccessDenied, BadBucketName, BadRequest, NoSuchNamespace
 from mooncask.tiers.block import WriteMode
-from mooncask.tiers.namespace import Namespace, NamespaceSpec
+from mooncask.tiers.namespace import Namespace, NamespaceSpec, parts_name
 from mooncask.tiers.store import Store
 
 DEFAULT_TENANT = "default"
@@ -48,14 +48,14 @@ class NamespaceDoor:
             self.check(tenant, existing)
         elif not request.create:
             raise NoSuchNamespace(spec.name)
-        elif len(self._store.namespaces()) >= NAMESPACES_MAX:
+        elif sum(not namespace.spec.hidden for namespace in self._store.namespaces()) >= NAMESPACES_MAX:
             raise BadRequest(f"this daemon has {NAMESPACES_MAX} namespaces already; drop one first")
         return await self._store.open_namespace(spec)
 
     def find(self, tenant: str, name: str) -> Namespace:
         """Raises NoSuchNamespace and AccessDenied."""
         namespace = self._store.namespace(name)
-        if namespace is None:
+        if namespace is None or namespace.spec.hidden:
             raise NoSuchNamespace(name)
         self.check(tenant, namespace)
         return namespace
@@ -69,10 +69,17 @@ class NamespaceDoor:
 
     def owned(self, tenant: str) -> list[Namespace]:
         """The tenant's namespaces by name."""
-        mine = (namespace for namespace in self._store.namespaces() if namespace.spec.tenant == tenant)
+        all_of_them = self._store.namespaces()
+        mine = (item for item in all_of_them if item.spec.tenant == tenant and not item.spec.hidden)
         return sorted(mine, key=lambda namespace: namespace.spec.name)
 
+    def size_bytes(self, namespace: Namespace) -> int:
+        """What a namespace holds, the parts of its long objects included."""
+        parts = self._store.namespace(parts_name(namespace.spec.name))
+        return namespace.stored_bytes + (parts.stored_bytes if parts is not None else 0)
+
     def stored_bytes(self, tenant: str) -> int:
+        """Parts count as well."""
         return sum(namespace.stored_bytes for namespace in self._store.namespaces() if namespace.spec.tenant == tenant)
 
     def _spec(self, tenant: str, request: wire.Open) -> NamespaceSpec:

@@ -49,6 +49,7 @@ class Reading:
         session.check_shares_memory()
         self._check_room_for(len(request.keys))
         hint = session.hint_of(request.hint)
+        self._service.objects.check_one_block(namespace, request.keys)
         held = self._service.store.hold(namespace, request.keys, hint)
         pending = _Pending(self, request, namespace)
         if request.verify:

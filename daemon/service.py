@@ -19,6 +19,7 @@ from mooncask.daemon.config import Config
 from mooncask.daemon.insight.lookups import LookupFeed, LookupKind
 from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
+from mooncask.daemon.objects.store import Objects
 from mooncask.daemon.waiter import Waiter
 from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, NotEvictable, QuotaExceeded
@@ -95,6 +96,8 @@ class Service:
         self.loads: set[asyncio.Task[Any]] = set()
         """Loads under way, also those that nobody waits for any more: what they bring is dropped."""
         self._expiry: asyncio.TimerHandle | None = None
+        self.objects = Objects(self)
+        self.objects.start()
 
     # --- looking ---
 
@@ -111,6 +114,7 @@ class Service:
     async def drop_namespace(self, namespace: Namespace) -> None:
         """Raises NamespaceNotEmpty. What was counted under its name goes too: names are the users', and have no end."""
         await self.store.drop_namespace(namespace)
+        await self.objects.drop_parts(namespace)
         for which in ("requested", "hit"):
             self.tokens.pop((namespace.spec.name, which), None)
 
@@ -235,6 +239,7 @@ class Service:
         """Before the store is closed: no load may end after that."""
         if self._expiry is not None:
             self._expiry.cancel()
+        await self.objects.close()
         if self.loads:
             await asyncio.wait(set(self.loads), timeout=LOADS_SECONDS)
 

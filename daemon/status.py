@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mooncask.client import wire
+from mooncask.daemon.namespace_door import NamespaceDoor
+from mooncask.daemon.objects.attributes import whole_size
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import BlockInfo, TierStatus
 
@@ -23,7 +25,7 @@ def version() -> str:
 def block_stat(info: BlockInfo) -> wire.BlockStat:
     return wire.BlockStat(
         key=info.key,
-        size=info.size,
+        size=whole_size(info),
         tiers=[int(tier) for tier in info.tiers],
         checksum=info.checksum,
         parent=info.parent,
@@ -62,13 +64,13 @@ def daemon_status(plane: "LocalPlane", request_id: int, tenant: str) -> wire.Sta
         uptime_seconds=time.monotonic() - service.started_seconds,
         ready=service.ready,
         tiers=[tier_stat(tier) for tier in service.store.status().tiers],
-        namespaces=_namespace_stats(service.door.owned(tenant)),
+        namespaces=_namespace_stats(service.door, service.door.owned(tenant)),
         counters=dict(all_counters(plane)),
         clients=sum(len(process.sessions) for process in plane.processes),
     )
 
 
-def _namespace_stats(namespaces: Iterable[Namespace]) -> list[wire.NamespaceStat]:
+def _namespace_stats(door: NamespaceDoor, namespaces: Iterable[Namespace]) -> list[wire.NamespaceStat]:
     """All of them; families as far as they fit into a frame."""
     left = FAMILIES_BYTES_MAX
     stats = []
@@ -84,7 +86,7 @@ def _namespace_stats(namespaces: Iterable[Namespace]) -> list[wire.NamespaceStat
                 mode=spec.mode.value,
                 family=spec.family if left >= 0 else {},
                 blocks=namespace.blocks,
-                bytes=namespace.stored_bytes,
+                bytes=door.size_bytes(namespace),
             )
         )
     return stats

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from mooncask.client import control
+from mooncask.daemon.objects.attributes import whole_size
 from mooncask.errors import NoSuchBlock
 from mooncask.tiers.block import TierName
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
@@ -45,7 +46,7 @@ def block_view(namespace: Namespace, info: BlockInfo) -> control.Block:
     return control.Block(
         namespace=namespace.spec.name,
         key=key_text(namespace, info.key),
-        size_bytes=info.size,
+        size_bytes=whole_size(info),
         tiers=tier_texts(info.tiers),
         checksum=info.checksum.hex(),
         parent=key_text(namespace, info.parent),
