@@ -53,12 +53,9 @@ test-slow: $(STAMP) test-deps
 
 test-all: test test-slow
 
-# Tests that mount a file system skip, saying so, where these packages are missing.
+# Tests that want a Debian package (.ci/packages) skip, saying so, where it is missing.
 test-deps:
-	@if ! command -v fusermount3 >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    { apt-get -qq update && apt-get -qq install -y --no-install-recommends fuse3 libfuse3-3 >/dev/null; } \
-	    || echo "fuse3 could not be installed; tests that mount a file system will skip"; \
-	fi
+	@.ci/install-packages || echo "not everything could be installed; tests that want it will skip"
 
 torture: $(STAMP) test-deps
 	@MOONCASK_TORTURE_LOOPS=$(N) $(PYTEST) --timeout=0 tests/crash
