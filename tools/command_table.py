@@ -40,11 +40,13 @@ COMMANDS: dict[str, Entry] = {
     "stat": Entry("mooncask.tools.listing:stat", "Show the daemon with its tiers and counters, or one block.", LOOKING),
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),
+    "namespaces": Entry("mooncask.tools.namespaces:namespaces", "List, create and drop namespaces.", MOVING),
     "export": Entry(
         "mooncask.tools.transfer.command:export_command", "Write a namespace into a tar or an S3 bucket.", MOVING
     ),
     "import": Entry("mooncask.tools.transfer.command:import_command", "Read an export into a namespace.", MOVING),
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
+    "config": Entry("mooncask.tools.config:config", "Check a configuration file, or show what is in force.", RUNNING),
     "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),
     "version": Entry("mooncask.tools.version:version", "Print the version, and that of the socket protocol.", RUNNING),
     "bench": Entry("mooncask.tools.bench.command:bench", "Measure on this machine.", STUDIES),
