@@ -10,6 +10,7 @@ from aiohttp import hdrs, web
 
 from mooncask.daemon.http.buckets import Buckets
 from mooncask.daemon.http.caller import Caller, caller_of
+from mooncask.daemon.http.expectation import check_expectation
 from mooncask.daemon.http.multi_delete import MultiDelete
 from mooncask.daemon.http.objects import Objects
 from mooncask.daemon.http.operations import WRITES, Operation
@@ -58,6 +59,7 @@ class Dispatch:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Raises Refused and errors of mooncask.errors."""
+        check_expectation(request)
         target = self._target(request)
         caller = caller_of(request)
         if target.operation in WRITES:

@@ -12,8 +12,12 @@ _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def admit_later(request: web.Request) -> None:
-    """For the router, in the place of what aiohttp does at once. Raises Refused for what nobody knows to expect."""
-    if request.headers[hdrs.EXPECT].strip().lower() != "100-continue":
+    """For the router, in the place of what aiohttp does at once: nothing."""
+
+
+def check_expectation(request: web.Request) -> None:
+    """Raises Refused for what nobody knows to expect."""
+    if request.headers.get(hdrs.EXPECT, "100-continue").strip().lower() != "100-continue":
         raise Refused(417, "InvalidRequest", "only 100-continue can be expected")
 
 

@@ -201,4 +201,5 @@ def unknown_name(level: Level, method: str, names: frozenset[str]) -> str:
             return _WHOLE_NAMES[name]
         if name in _SUBRESOURCES:
             return f"{method.capitalize()}{level}{_SUBRESOURCES[name]}"
-    return f"{method[:16]} of a {level.lower()}" + "".join(f" with ?{name[:40]}" for name in sorted(names)[:3])
+    article = "an" if level is Level.OBJECT else "a"
+    return f"{method[:16]} of {article} {level.lower()}" + "".join(f" with ?{name[:40]}" for name in sorted(names)[:3])

@@ -1,0 +1,156 @@
+"""What HTTP itself demands of the door, seen by clients that speak it by hand: 100-continue, hosts, headers of answers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from http_door import Http, running_http
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+class ByHand:
+    """One connection on which bytes are written and read."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, text: str, body: bytes = b"") -> None:
+        self.writer.write(text.replace("\n", "\r\n").encode() + b"\r\n\r\n" + body)
+
+    async def head(self) -> str:
+        async with asyncio.timeout(10):
+            return (await self.reader.readuntil(b"\r\n\r\n")).decode()
+
+    async def ended(self) -> bool:
+        async with asyncio.timeout(10):
+            await self.reader.read()
+        return self.reader.at_eof()
+
+
+@asynccontextmanager
+async def by_hand(http: Http) -> AsyncIterator[ByHand]:
+    host, port = http.address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield ByHand(reader, writer)
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+# --- 100-continue --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_body_is_asked_for_when_it_is_wanted() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        await http.ask("PUT", "/photos")
+        connection.send("PUT /photos/k HTTP/1.1\nHost: x\nContent-Length: 5\nExpect: 100-continue")
+        assert (await connection.head()).encode() == CONTINUE
+        connection.writer.write(b"hello")
+        assert (await connection.head()).startswith("HTTP/1.1 200")
+        connection.send("GET /photos/k HTTP/1.1\nHost: x")
+        assert (await connection.head()).startswith("HTTP/1.1 200"), "the connection goes on"
+        assert await connection.reader.readexactly(5) == b"hello"
+
+
+@pytest.mark.parametrize(
+    ("request_line", "headers", "status"),
+    [
+        ("PUT /nothere/k HTTP/1.1", "Content-Length: 5", "404"),
+        ("PUT /photos/k?tagging HTTP/1.1", "Content-Length: 5", "501"),
+        ("PUT /photos/k HTTP/1.1", "Content-Length: 99999999999999", "4"),
+        ("PUT /photos/k HTTP/1.1", "Content-Length: 5\nContent-MD5: nonsense", "400"),
+        ("PUT /photos/k HTTP/1.1", "Content-Length: 5\nx-amz-tagging: a", "501"),
+        ("POST /photos?delete HTTP/1.1", "Content-Length: 99999999", "400"),
+    ],
+)
+async def test_a_refused_body_is_never_asked_for_and_the_connection_ends(
+    request_line: str, headers: str, status: str
+) -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        await http.ask("PUT", "/photos")
+        connection.send(f"{request_line}\nHost: x\n{headers}\nExpect: 100-continue")
+        head = await connection.head()
+        assert head.startswith(f"HTTP/1.1 {status}") and "100 Continue" not in head
+        assert "connection: close" in head.lower()
+
+
+async def test_nothing_else_can_be_expected() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        connection.send("PUT /photos HTTP/1.1\nHost: x\nContent-Length: 0\nExpect: wonders")
+        assert (await connection.head()).startswith("HTTP/1.1 417")
+
+
+# --- hosts ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_bucket_can_be_named_by_the_host() -> None:
+    async with running_http({"http.domain": "s3.example"}) as http:
+        host = {"Host": "photos.s3.example:9470"}
+        assert (await http.ask("PUT", "/", headers=host))[0] == 200
+        for path in ("/a/b", "//lead", "/-/healthz", "/photos/k"):
+            assert (await http.ask("PUT", path, data=path.encode(), headers=host))[0] == 200
+            assert (await http.ask("GET", path, headers=host))[1] == path.encode()
+            assert (await http.ask("GET", "/photos" + path))[1] == path.encode(), "the same as in path style"
+        assert b"<Name>photos</Name>" in (await http.ask("GET", "/?list-type=2", headers=host))[1]
+        assert (await http.ask("GET", "/-/healthz"))[1] == b"ok\n", "the operator's page under any other host"
+        assert (await http.ask("GET", "/-/healthz", headers={"Host": "s3.example"}))[1] == b"ok\n"
+        assert await http.error("GET", "/k", headers={"Host": "nothere.s3.example"}) == (404, "NoSuchBucket")
+
+
+async def test_without_a_domain_every_host_is_the_daemon() -> None:
+    async with running_http() as http:
+        await http.ask("PUT", "/photos", headers={"Host": "videos.s3.example"})
+        assert (await http.ask("HEAD", "/photos"))[0] == 200
+
+
+async def test_a_target_with_its_host_is_a_path_like_any_other() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        await http.ask("PUT", "/photos")
+        await http.ask("PUT", "/photos/a//b", data=b"hello")
+        connection.send(f"GET http://{http.address}/photos/a//b HTTP/1.1\nHost: {http.address}")
+        assert (await connection.head()).startswith("HTTP/1.1 200")
+
+
+# --- answers -------------------------------------------------------------------------------------------------------------
+
+
+async def test_every_answer_says_who_made_it_when_and_for_which_request() -> None:
+    async with running_http() as http:
+        seen = set()
+        for method, path in (("PUT", "/photos"), ("GET", "/photos"), ("GET", "/photos/k"), ("HEAD", "/photos/k")):
+            _, body, headers = await http.ask(method, path)
+            assert headers["Server"] == "mooncask" and headers["Date"].endswith("GMT")
+            seen.add(headers["x-amz-request-id"])
+            if method == "GET" and b"<Error>" in body:
+                assert f"<RequestId>{headers['x-amz-request-id']}</RequestId>".encode() in body
+        assert len(seen) == 4
+
+
+async def test_a_head_that_fails_has_no_body_and_its_connection_goes_on() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        connection.send("HEAD /nothere/k HTTP/1.1\nHost: x")
+        connection.send("HEAD /nothere HTTP/1.1\nHost: x")
+        for _ in range(2):
+            assert (await connection.head()).startswith("HTTP/1.1 404")
+
+
+async def test_requests_that_come_together_are_answered_in_order() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        await http.ask("PUT", "/photos")
+        for number in range(5):
+            await http.ask("PUT", f"/photos/{number}", data=str(number).encode())
+        for number in range(5):
+            connection.send(f"GET /photos/{number} HTTP/1.1\nHost: x")
+        for number in range(5):
+            assert (await connection.head()).startswith("HTTP/1.1 200")
+            assert await connection.reader.readexactly(1) == str(number).encode()
+
+
+async def test_who_asks_for_the_connections_end_gets_it() -> None:
+    async with running_http() as http, by_hand(http) as connection:
+        connection.send("GET / HTTP/1.1\nHost: x\nConnection: close")
+        assert "connection: close" in (await connection.head()).lower()
+        assert await connection.ended()
