@@ -3,14 +3,16 @@
 What is allowed is the daemon's knowledge: the check starts `python -m mooncask.daemon --check-config`, which starts nothing.
 """
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from mooncask.tools.connection import Json
-from mooncask.tools.output import print_json
+from mooncask.client.control_client import ControlClient
+from mooncask.tools.connection import Json, Socket, socket_of
+from mooncask.tools.output import Column, console, print_json, print_table
 from mooncask.tools.serve import daemon_command
 
 CHECK_SECONDS = 60.0
@@ -48,3 +50,25 @@ def check(
         typer.echo(said, err=done.returncode != 0)
     if done.returncode:
         raise typer.Exit(done.returncode)
+
+
+@config.command()
+def show(socket: Socket = None, as_json: Json = False) -> None:
+    """Show what the running daemon goes by: every key, secrets left out; those marked can change with SIGHUP."""
+    with ControlClient(socket_of(socket)) as control:
+        page = control.config()
+    if as_json:
+        print_json({"file": page.file, "sections": page.sections, "reloadable": page.reloadable})
+        return
+    rows = [
+        [f"{section}.{key}", _shown(value), "yes" if f"{section}.{key}" in page.reloadable else ""]
+        for section, values in page.sections.items()
+        for key, value in values.items()
+    ]
+    print_table([Column("key"), Column("value"), Column("SIGHUP")], rows)
+    console().print(f"file: {page.file or 'none'}", markup=False)
+
+
+def _shown(value: object) -> str:
+    """As a TOML file would have it."""
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,8 +1,9 @@
 """`mooncask namespaces`: list, create and drop. An S3 bucket is an object namespace, and made here as well as there."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from mooncask.client.http import UNIX, HttpClient
 from mooncask.client.socket_path import http_socket_path
@@ -26,21 +27,22 @@ from mooncask.tools.output import confirmed, counted, print_json, printable
 
 DROP_BATCH = 1000
 
-namespaces = typer.Typer(help="List, create and drop namespaces.", invoke_without_command=True, add_completion=False)
+
+class ListsWithoutAWord(TyperGroup):
+    """Takes what names none of its commands as the arguments of `list`: `namespaces --json` is `namespaces list --json`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
-@namespaces.callback()
-def main(ctx: typer.Context, socket: Socket = None, as_json: Json = False) -> None:
-    """List, create and drop namespaces; without a command, list them."""
-    given = {"socket": socket, "as_json": as_json}
-    ctx.default_map = {command: given for command in ("list", "create", "drop")}
-    if ctx.invoked_subcommand is None:
-        list_command(socket, as_json)
+namespaces = typer.Typer(cls=ListsWithoutAWord, help="List, create and drop namespaces.", add_completion=False)
 
 
 @namespaces.command("list")
 def list_command(socket: Socket = None, as_json: Json = False) -> None:
-    """List this user's namespaces; the same as mooncask ls."""
+    """List this user's namespaces, as mooncask ls does; the default."""
     with connected(socket) as client:
         print_namespaces(client.status().namespaces, as_json)
 

@@ -74,9 +74,9 @@ def complain(text: str) -> None:
     sys.stderr.write("mooncask: " + " ".join(text.split()) + "\n")
 
 
-def counted(number: int, noun: str) -> str:
-    """ "1 block", "2 blocks", "1,000 blocks"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """ "1 block", "2 blocks", "1,000 branches"."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 def confirmed(what: str, yes: bool) -> None:
