@@ -5,6 +5,7 @@ Every key with its default stands here once; sizes are bytes and durations secon
 """
 
 import os
+from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
@@ -19,11 +20,25 @@ FileMode = Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$")]
 Policy = Annotated[str, msgspec.Meta(pattern="^(lru|lfu|s3fifo|arc)$")]
 ETag = Annotated[str, msgspec.Meta(pattern="^(md5|xxh3)$")]
 Ack = Annotated[str, msgspec.Meta(pattern="^(durable|published)$")]
+Rights = Annotated[str, msgspec.Meta(pattern="^(read|write)$")]
 LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
 
 
+NOT_SHOWN = "(not shown)"
+
+
+def is_secret(key: str) -> bool:
+    """Whether the value of a key or variable of this name must appear nowhere."""
+    name = key.rpartition(".")[2].lower()
+    return name.endswith(("secret", "token", "password"))
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One [section] of the file."""
+    """One [section] of the file. Shows itself without what is secret."""
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={NOT_SHOWN if is_secret(name) else repr(value)}" for name, value in _fields(self))
+        return f"{type(self).__name__}({fields})"
 
 
 class NodeSection(Section, frozen=True):
@@ -51,6 +66,11 @@ class HttpSection(Section, frozen=True):
     grace: Seconds = 30.0
     requests_max: Count = 256
     """Requests under way at a time; more are answered 503."""
+    tls_certificate: str = ""
+    """PEM file with the certificate and what leads to its root; with `tls_key` the port speaks TLS and nothing else."""
+    tls_key: str = ""
+    admin_token: str = ""
+    """Whoever sends it as "Authorization: Bearer ..." may see and use the pages under /-/. Empty: nobody."""
     domain: str = ""
     """Host name whose first label may be a bucket: with "s3.example", bucket.s3.example/key is /bucket/key. Empty: never."""
 
@@ -122,6 +142,43 @@ class TenantSection(Section, frozen=True):
     """Bytes stored and reserved; 0 = no limit."""
 
 
+class CredentialSection(Section, frozen=True):
+    """[credentials.<access key id>]: one S3 key. Once there is one, every request over TCP must be signed with one."""
+
+    secret: str = ""
+    """The secret access key; or `secret_file`."""
+    secret_file: str = ""
+    """File that holds the secret and that nobody but its owner may read."""
+    tenant: str = "default"
+    rights: Rights = "write"
+    """"read" may not change anything."""
+
+
+class GhostsSection(Section, frozen=True):
+    """What the hit rate would be with other memory or another policy (docs/PLANNER.md)."""
+
+    enabled: bool = True
+    window: Seconds = 600.0
+    """Hit rates are of the look-ups of so long."""
+    cpu_share: Share = 0.005
+    """Share of one core that sampled blocks may take; the sample gets smaller when they take more."""
+    nvme: Size = 0
+    """Bytes of the NVMe tier that is asked about where there is none; 0 = 8 times the DRAM."""
+
+
+class RecorderSection(Section, frozen=True):
+    """Look-ups as a trace, for `mooncask replay` and `mooncask plan` (docs/PLANNER.md)."""
+
+    path: str = ""
+    """Empty = nothing is recorded. The file before it is kept as PATH.1."""
+    bytes_max: Size = 256 << 20
+    """Of both files together."""
+    records_max: Count = 1_000_000
+    """Of one file."""
+    rate_max: Count = 200
+    """Records a second; above it some conversations are left out."""
+
+
 class ShutdownSection(Section, frozen=True):
     flush_seconds: Seconds = 30.0
 
@@ -129,6 +186,10 @@ class ShutdownSection(Section, frozen=True):
 class LogSection(Section, frozen=True):
     level: LogLevel = "info"
     json: bool = False
+
+
+def _fields(section: Section) -> Iterator[tuple[str, object]]:
+    return ((name, getattr(section, name)) for name in section.__struct_fields__)
 
 
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -144,6 +205,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     promotion: PromotionSection = PromotionSection()
     limits: LimitsSection = LimitsSection()
     tenants: dict[str, TenantSection] = {}
+    credentials: dict[str, CredentialSection] = {}
+    ghosts: GhostsSection = GhostsSection()
+    recorder: RecorderSection = RecorderSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mooncask.daemon.config import Config, Section, TenantSection
+from mooncask.daemon.config import NOT_SHOWN, Config, CredentialSection, Section, TenantSection, is_secret
 from mooncask.daemon.quantities import SIZE_ALLOWED, TIME_ALLOWED, format_size, parse_seconds, parse_size
 from mooncask.errors import ConfigError
 from mooncask.tiers.block import ALIGNMENT
@@ -24,7 +24,11 @@ PREFIX = "MOONCASK_"
 OTHERS = frozenset({"MOONCASK_CONFIG", "MOONCASK_SOCKET"})
 """Variables of ours that are no key of a section: `main.py` reads the first, clients the second."""
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+_NAMED: dict[str, type[Section]] = {"tenants": TenantSection, "credentials": CredentialSection}
+"""Sections of which there are as many as somebody writes: [tenants.a], [tenants.b]."""
+_SECRET_LENGTH_MIN = 8
 _ARENA_BYTES_MIN = 1 << 20
+_ACCESS_KEY = re.compile("[A-Za-z0-9._-]{3,128}")
 _DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 Raw = dict[str, dict[str, object]]
@@ -63,6 +67,16 @@ def quoted(value: object) -> str:
     return text if len(text) <= 200 else text[:200] + "..."
 
 
+def hidden(key: str) -> bool:
+    """Whether the value of this key must not appear: also that of a misspelled key beside a secret."""
+    return is_secret(key) or key.startswith(("credentials.", f"{PREFIX}CREDENTIALS_"))
+
+
+def shown(key: str, value: object, advice: str = "") -> str:
+    """A value as a message about its key shows it. `advice` names the key that a misspelled one may be meant to be."""
+    return NOT_SHOWN if hidden(key) or is_secret(advice.rstrip("?")) else quoted(value)
+
+
 # --- sources ---------------------------------------------------------------------------------------------------------
 
 
@@ -97,28 +111,29 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[tuple[str, str
 def _refuse_typo(name: str, value: str, known: list[str]) -> None:
     """A variable that means nothing here may belong to another program, unless it looks like one of ours."""
     section = name.removeprefix(PREFIX).split("_")[0].lower()
-    if section == "tenants":
-        raise ConfigError(name, quoted(value), "tenants are set in the config file only")
+    if section in _NAMED:
+        raise ConfigError(name, shown(name, value), f"{section} are set in the config file only")
     near = difflib.get_close_matches(name, known, 1, 0.8)
     if near or section in _sections():
-        raise ConfigError(name, quoted(value), f"no such variable{_did_you_mean(name, known)}")
+        advice = _did_you_mean(name, known)
+        raise ConfigError(name, shown(name, value, advice), f"no such variable{advice}")
 
 
 # --- building --------------------------------------------------------------------------------------------------------
 
 
 def _sections() -> dict[str, type[Section]]:
-    return {field.name: field.type for field in msgspec.structs.fields(Config) if field.name != "tenants"}
+    return {field.name: field.type for field in msgspec.structs.fields(Config) if field.name not in _NAMED}
 
 
 def _build(raw: Raw) -> Config:
     known = _sections()
     built: dict[str, object] = {}
     for name, values in raw.items():
-        if name == "tenants":
-            built[name] = {tenant: _section(f"tenants.{tenant}", TenantSection, v) for tenant, v in values.items()}
+        if name in _NAMED:
+            built[name] = {one: _section(f"{name}.{one}", _NAMED[name], v) for one, v in values.items()}
         elif name not in known:
-            raise ConfigError(f"[{name}]", "...", f"no such section{_did_you_mean(name, [*known, 'tenants'])}")
+            raise ConfigError(f"[{name}]", "...", f"no such section{_did_you_mean(name, [*known, *_NAMED])}")
         else:
             built[name] = _section(name, known[name], values)
     return Config(**built)  # type: ignore[arg-type]  # each value was built to its field's type above
@@ -126,11 +141,12 @@ def _build(raw: Raw) -> Config:
 
 def _section(name: str, kind: type[Section], values: object) -> Section:
     if not isinstance(values, dict):
-        raise ConfigError(f"[{name}]", quoted(values), "a section with keys")
+        raise ConfigError(f"[{name}]", shown(name, values), "a section with keys")
     fields = {field.name: field.type for field in msgspec.structs.fields(kind)}
     for key, value in values.items():
         if key not in fields:
-            raise ConfigError(f"{name}.{key}", quoted(value), f"no such key{_did_you_mean(key, list(fields))}")
+            advice = _did_you_mean(key, list(fields))
+            raise ConfigError(f"{name}.{key}", shown(f"{name}.{key}", value, advice), f"no such key{advice}")
     return kind(**{key: _value(f"{name}.{key}", value, fields[key]) for key, value in values.items()})
 
 
@@ -145,7 +161,7 @@ def _value(key: str, value: object, kind: Any) -> object:
     except (ValueError, msgspec.ValidationError) as error:
         if isinstance(value, FromVariable):
             key = PREFIX + key.replace(".", "_").upper()
-        raise ConfigError(key, quoted(value), f"must be {allowed}") from error
+        raise ConfigError(key, shown(key, value), f"must be {allowed}") from None if hidden(key) else error
 
 
 def _parse(value: object, info: msgspec.inspect.Type) -> object:
@@ -209,9 +225,10 @@ def _check_together(config: Config) -> None:
     if config.socket.staging % ALIGNMENT:
         raise ConfigError("socket.staging", format_size(config.socket.staging), f"a multiple of {ALIGNMENT} bytes")
     if config.http.enabled:
-        _check_loopback(config.http.listen)
+        _check_listen(config)
     _check_domain(config.http.domain)
     _check_tenants(config.tenants)
+    _check_credentials(config.credentials)
 
 
 def _check_above_zero(config: Config) -> None:
@@ -227,16 +244,27 @@ def _check_above_zero(config: Config) -> None:
             raise ConfigError(key, "0", allowed + " above 0")
 
 
-def _check_loopback(listen: str) -> None:
-    host, _ = split_listen(listen)
+def _check_listen(config: Config) -> None:
+    """Who may connect: with credentials anybody may try."""
+    host, _ = split_listen(config.http.listen)
+    if not config.credentials and not _is_loopback(host):
+        allowed = "must be a loopback address unless there are [credentials.<access key id>]"
+        raise ConfigError("http.listen", quoted(config.http.listen), allowed)
+    for key, value, other in (
+        ("http.tls_certificate", config.http.tls_certificate, "http.tls_key"),
+        ("http.tls_key", config.http.tls_key, "http.tls_certificate"),
+    ):
+        if not value and (config.http.tls_certificate or config.http.tls_key):
+            raise ConfigError(key, quoted(value), f"must be set where {other} is")
+    if config.http.admin_token and len(config.http.admin_token) < _SECRET_LENGTH_MIN:
+        raise ConfigError("http.admin_token", NOT_SHOWN, f"must have at least {_SECRET_LENGTH_MIN} characters")
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        loopback = False
-    if not loopback:
-        raise ConfigError(
-            "http.listen", quoted(listen), "must be a loopback address: this HTTP API has no credentials yet"
-        )
+        return False
 
 
 def _check_domain(domain: str) -> None:
@@ -248,9 +276,27 @@ def _check_domain(domain: str) -> None:
 def _check_tenants(tenants: Mapping[str, TenantSection]) -> None:
     owner: dict[int, str] = {}
     for name, tenant in tenants.items():
-        if not name or len(name) > 64 or not name.isprintable():
-            raise ConfigError("tenants", quoted(name), "names of 1 to 64 printable characters")
+        _check_tenant_name("tenants", name)
         for uid in tenant.uids:
             if uid in owner:
                 raise ConfigError(f"tenants.{name}.uids", str(uid), f"is already a user of tenant {owner[uid]}")
             owner[uid] = name
+
+
+def _check_tenant_name(key: str, name: str) -> None:
+    if not name or len(name) > 64 or not name.isprintable():
+        raise ConfigError(key, quoted(name), "names of 1 to 64 printable characters")
+
+
+def _check_credentials(credentials: Mapping[str, CredentialSection]) -> None:
+    for name, credential in credentials.items():
+        if not _ACCESS_KEY.fullmatch(name):
+            allowed = "access key ids have 3 to 128 letters, digits, dots, dashes and underscores"
+            raise ConfigError("credentials", quoted(name), allowed)
+        _check_tenant_name(f"credentials.{name}.tenant", credential.tenant)
+        if bool(credential.secret) == bool(credential.secret_file):
+            raise ConfigError(f"credentials.{name}", "...", "needs either secret or secret_file")
+        if credential.secret and len(credential.secret) < _SECRET_LENGTH_MIN:
+            raise ConfigError(
+                f"credentials.{name}.secret", NOT_SHOWN, f"must have at least {_SECRET_LENGTH_MIN} characters"
+            )

@@ -95,6 +95,15 @@ def test_tenants_have_uids_and_quotas(tmp_path: Path) -> None:
         ('[s3]\netag = "sha1"', ["s3.etag", "sha1", '"md5", "xxh3"']),
         ('[s3]\nack = "maybe"', ["s3.ack", "maybe", '"durable", "published"']),
         ("[s3]\nregion = 5", ["s3.region", "5", "0 to 64"]),
+        ('[http]\ntls_key = "k.pem"', ["http.tls_certificate", "http.tls_key"]),
+        ('[http]\ntls_certificate = "c.pem"', ["http.tls_key", "http.tls_certificate"]),
+        ('[http]\nadmin_token = "short"', ["http.admin_token", "(not shown)", "8 characters"]),
+        ("[credentials.'K/1']\nsecret = '12345678'", ["credentials", "K/1", "letters"]),
+        ("[credentials.KEY]\ntenant = 'a'", ["credentials.KEY", "either secret or secret_file"]),
+        ("[credentials.KEY]\nsecret = '12345678'\nsecret_file = 'x'", ["credentials.KEY", "either"]),
+        ("[credentials.KEY]\nsecret = '1234567'", ["credentials.KEY.secret", "8 characters"]),
+        ("[credentials.KEY]\nsecret = '12345678'\nrights = 'all'", ["credentials.KEY.rights", '"read", "write"']),
+        ("[credentials.KEY]\nsecret = '12345678'\ntenant = ''", ["credentials.KEY.tenant", "1 to 64"]),
         ("[tenants.a]\nuids = [5]\n[tenants.b]\nuids = [5]", ["tenants.b.uids", "5", "tenant a"]),
         ("[tenants.a]\nuid = 5", ["tenants.a.uid", "did you mean uids?"]),
         ("[tenants]\na = 5", ["[tenants.a]", "5"]),
@@ -125,6 +134,43 @@ def test_an_unreadable_variable_is_an_error(name: str, value: str, says: list[st
     with pytest.raises(ConfigError) as caught:
         load_config(None, {name: value})
     assert [part for part in says if part not in caught.value.message] == [], caught.value.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[credentials.KEY]\nsecret = 'hush-hush'\nsecret_file = 'x'",
+        "[credentials.KEY]\nsecrte = 'hush-hush'",
+        "[credentials.KEY]\nsecret = ['hush-hush']",
+        "[credentials]\nKEY = 'hush-hush'",
+        "[http]\nadmin_tokn = 'hush-hush'\nadmin_token = ['hush-hush']",
+        "[http]\nadmin_token = ['hush-hush']",
+    ],
+)
+def test_no_error_shows_a_secret(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, text)
+    assert "hush" not in caught.value.message and caught.value.__cause__ is None
+
+
+def test_no_error_shows_a_secret_of_the_environment() -> None:
+    for name in ("MOONCASK_CREDENTIALS_KEY_SECRET", "MOONCASK_HTTP_ADMIN_TOKN"):
+        with pytest.raises(ConfigError) as caught:
+            load_config(None, {name: "hush-hush"})
+        assert "hush" not in caught.value.message, caught.value.message
+
+
+def test_a_configuration_does_not_show_its_secrets(tmp_path: Path) -> None:
+    text = "[credentials.KEY]\nsecret = 'hush-hush'\n[http]\nadmin_token = 'hush-hush'\n"
+    config = load(tmp_path, text)
+    assert config.credentials["KEY"].secret == config.http.admin_token == "hush-hush"
+    for shown in (repr(config), str(config), f"{config.http}", repr(config.credentials)):
+        assert "hush" not in shown and "(not shown)" in shown
+
+
+def test_with_credentials_any_address_may_be_listened_on(tmp_path: Path) -> None:
+    config = load(tmp_path, "[credentials.KEY]\nsecret = 'hush-hush'\n[http]\nlisten = '0.0.0.0:9470'\n")
+    assert config.http.listen == "0.0.0.0:9470" and config.credentials["KEY"].tenant == "default"
 
 
 def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
