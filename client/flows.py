@@ -19,7 +19,7 @@ from mooncask.client.leases import Bytes, LeaseBook
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Operation
 from mooncask.client.session import Limits, ProgressCallback, Session
-from mooncask.client.wire import CommitState, HintFields
+from mooncask.client.wire import BlockStat, CommitState, HintFields, Tier
 from mooncask.errors import BadRequest, DaemonUnavailable, OutOfBounds, UnknownReservation
 
 T = TypeVar("T")
@@ -103,6 +103,20 @@ def acquire(
     parts: list[Blocks] = yield from _gather(asked)
     items = [item for part in parts for item in part]
     return Blocks(items, parts[0].book if parts else LeaseBook())
+
+
+def acquire_described(
+    namespace: NamespaceHandle, keys: Keys, deadline: Deadline
+) -> Flow[tuple[Blocks, list[BlockStat | None]]]:
+    """Leases and descriptions of the same versions: at most one request's worth of keys, mostly in one round trip."""
+    seconds = deadline.left()
+    blocks, found = yield from _gather(
+        [Start(operations.acquire(namespace, keys, seconds)), Start(operations.stat(namespace, keys, seconds))]
+    )
+    if any(block is not None and block.tier is not Tier.DRAM for block in blocks):
+        # It was described while it was still being loaded; what is asked for now is answered after the lease began.
+        found = yield operations.stat(namespace, keys, deadline.left())
+    return blocks, found
 
 
 def counted(

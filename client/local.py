@@ -12,7 +12,7 @@ from mooncask.client import calls, flows, operations, wire
 from mooncask.client.blocks import Blocks
 from mooncask.client.calls import Plan
 from mooncask.client.dial import Target, dial
-from mooncask.client.flows import Flow, Start, Work
+from mooncask.client.flows import Deadline, Flow, Start, Work
 from mooncask.client.flusher import Flusher
 from mooncask.client.link import Link, NotSent, PendingCall
 from mooncask.client.namespace import NamespaceHandle
@@ -118,6 +118,18 @@ class LocalClient:
         blocks = self._do(plan)
         self._wake()
         return blocks
+
+    def acquire_described(
+        self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None
+    ) -> tuple[Blocks, list[BlockStat | None]]:
+        """Leases blocks and tells what is known of each. For as many keys as one request takes.
+
+        The description is asked for after the lease: where it is of the version that the caller expects, the leased bytes
+        are that version's. (Another one may have taken its place in between; then it is of that one.)
+        """
+        found = self._drive(flows.acquire_described(namespace, keys, Deadline(self._seconds(deadline_seconds))))
+        self._wake()
+        return found
 
     def get_into(
         self,

@@ -1,24 +1,23 @@
 """Chains of blocks: the path from where one begins to a block, what continues a block, and tips. Read-only.
 
-Parents never change, so a path that was found is believed for a moment; only whether its blocks are still here can.
+The daemon's pages tell how blocks hang together. Parents never change, so a path that was found is believed for a moment.
 """
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from mooncask.client.control import Children, Tips
+from mooncask.client.control_client import ControlClient
 from mooncask.client.wire import BlockStat
 from mooncask.errors import NoSuchBlock
 from mooncask.fuse_mount.store_link import Namespace, StoreLink
 
-LENGTH_MAX = 1 << 16
-"""Blocks of one chain that are shown."""
+PAGE = 1000
 PATHS_MAX = 64
 PATH_SECONDS = 2.0
-SCANNED_MAX = 200_000
-SCAN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,23 +28,13 @@ class Chain:
     whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Tree:
-    """All blocks of a namespace by what they continue."""
-
-    children: dict[bytes, list[BlockStat]]
-    tips: list[BlockStat]
-    taken_seconds: float
-
-
 class Chains:
-    """Any thread may use it."""
+    """Any thread may use it; the pages are asked for one after the other."""
 
-    def __init__(self, link: StoreLink) -> None:
-        self._link = link
+    def __init__(self, link: StoreLink, pages: ControlClient) -> None:
+        self._link, self._pages = link, pages
         self._lock = threading.Lock()
         self._paths: OrderedDict[tuple[str, bytes], tuple[float, Chain]] = OrderedDict()
-        self._trees: dict[str, _Tree] = {}
 
     def path(self, namespace: Namespace, tip: bytes) -> Chain:
         """Raises NoSuchBlock when the tip is not here."""
@@ -54,7 +43,7 @@ class Chains:
             found = self._paths.get(name)
         if found is not None and now - found[0] < PATH_SECONDS:
             return found[1]
-        chain = self._walk(namespace, tip)
+        chain = self._ask(namespace, tip)
         with self._lock:
             self._paths[name] = (now, chain)
             self._paths.move_to_end(name)
@@ -62,43 +51,28 @@ class Chains:
                 self._paths.popitem(last=False)
         return chain
 
-    def _walk(self, namespace: Namespace, tip: bytes) -> Chain:
-        blocks: list[BlockStat] = []
-        block = self._link.stat(namespace, tip)
-        if block is None:
+    def _ask(self, namespace: Namespace, tip: bytes) -> Chain:
+        nodes = self._pages.path(namespace.name, tip).nodes
+        stats = self._link.client.stat(namespace.handle, [bytes.fromhex(node.key) for node in nodes])
+        if not stats or stats[-1] is None:
             raise NoSuchBlock(namespace.name, tip.hex())
-        while block is not None and len(blocks) < LENGTH_MAX:
-            blocks.append(block)
-            block = self._link.stat(namespace, block.parent) if block.parent else None
-        blocks.reverse()
-        return Chain(blocks, not blocks[0].parent)
+        return Chain([block for block in stats if block is not None], not nodes[0].parent)
 
-    def children(self, namespace: Namespace, key: bytes) -> list[BlockStat]:
-        """What continues a block."""
-        return self._tree(namespace).children.get(key, [])
+    def children(self, namespace: Namespace, key: bytes) -> Iterator[bytes]:
+        """What continues a block, in key order."""
+        return _keys(lambda after: self._pages.children(namespace.name, key, after, PAGE))
 
-    def tips(self, namespace: Namespace) -> Iterator[BlockStat]:
+    def tips(self, namespace: Namespace) -> Iterator[bytes]:
         """Blocks that nothing continues, in key order."""
-        return iter(self._tree(namespace).tips)
+        return _keys(lambda after: self._pages.tips(namespace.name, after, PAGE))
 
-    def _tree(self, namespace: Namespace) -> _Tree:
-        with self._lock:
-            tree = self._trees.get(namespace.name)
-        if tree is None or time.monotonic() - tree.taken_seconds > SCAN_SECONDS:
-            tree = self._scan(namespace)
-            with self._lock:
-                self._trees = {namespace.name: tree}
-        return tree
 
-    def _scan(self, namespace: Namespace) -> _Tree:
-        children: dict[bytes, list[BlockStat]] = {}
-        blocks: list[BlockStat] = []
-        for page in self._link.pages(namespace):
-            blocks += page
-            for block in page:
-                if block.parent:
-                    children.setdefault(block.parent, []).append(block)
-            if len(blocks) >= SCANNED_MAX:
-                break
-        tips = [block for block in blocks if block.key not in children]
-        return _Tree(children, tips, time.monotonic())
+def _keys(ask: Callable[[str], Children | Tips]) -> Iterator[bytes]:
+    after = ""
+    while True:
+        page = ask(after)
+        for node in page.nodes:
+            yield bytes.fromhex(node.key)
+        if not page.more or not page.nodes:
+            return
+        after = page.nodes[-1].key

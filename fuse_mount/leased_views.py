@@ -95,13 +95,11 @@ class LeasedViews:
                 self._drop(file)
 
     def _lease(self, file: BlockFile, now: float) -> View:
-        client, namespace = self._link.client, file.namespace.handle
-        with client.acquire(namespace, [file.block.key]) as blocks:
-            found = self._link.stat(file.namespace, file.block.key)
-            # Asked after the lease was taken: had another version been leased, this would not be the file's any more.
+        blocks, (found,) = self._link.client.acquire_described(file.namespace.handle, [file.block.key])
+        with blocks:
+            block = blocks[0]
             if found is None or not same_version(found, file.block):
                 raise failure(errno.ESTALE)
-            block = blocks[0]
             if block is None or block.size != file.block.size:
                 raise failure(errno.EIO)
             array = block.numpy()

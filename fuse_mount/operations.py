@@ -12,10 +12,10 @@ from typing import Any
 
 import mfusepy
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.local import LocalClient
 from mooncask.fuse_mount import layout, xattrs
 from mooncask.fuse_mount.attributes import Attributes, Owner, file_system
-from mooncask.fuse_mount.chains import Chains
 from mooncask.fuse_mount.drafts import Draft, Drafts
 from mooncask.fuse_mount.failures import failure
 from mooncask.fuse_mount.leased_views import BlockFile, LeasedViews
@@ -47,7 +47,8 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         self._link = StoreLink(client, options.deadline_seconds)
         self._drafts = Drafts(options.spool_folder)
         owner = Owner(os.getuid(), os.getgid(), not options.read_only)
-        self._tree = Tree(self._link, self._drafts, Chains(self._link), owner)
+        self._pages = ControlClient(options.socket_path, options.deadline_seconds)
+        self._tree = Tree(self._link, self._pages, self._drafts, owner)
         self._views = LeasedViews(self._link)
         self._long_objects = LongObjects(self._link)
         self.open_files = OpenFiles(self._views, self._long_objects)
@@ -68,6 +69,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
     def destroy(self, path: str) -> None:
         self._views.close()
         self._long_objects.close()
+        self._pages.close()
         self._client.close()
 
     # --- looking ---
@@ -129,7 +131,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
     def open(self, path: str, flags: Any) -> int:
         fi, place = flags, _place(path)
         writes, empties = fi.flags & os.O_ACCMODE != os.O_RDONLY, bool(fi.flags & os.O_TRUNC)
-        node = self._tree.node(place)
+        node = self._tree.node(place) if writes else self._tree.node_to_read(place)
         match node:
             case Folder() | LinkNode():
                 raise failure(errno.EISDIR if isinstance(node, Folder) else errno.ELOOP)

@@ -6,6 +6,7 @@ Run as `python -m mooncask.fuse_mount JSON`, where JSON are `MountOptions`; `moo
 import logging
 import os
 import sys
+import threading
 from pathlib import Path
 
 import msgspec
@@ -13,6 +14,7 @@ import msgspec
 from mooncask.client.local import LocalClient
 from mooncask.errors import BadArgument, ConfigError, MooncaskError
 from mooncask.fuse_mount.options import MountOptions
+from mooncask.fuse_mount.readahead import read_far_ahead
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,10 @@ def serve(options: MountOptions) -> None:
     from mooncask.fuse_mount.kernel import Mount
     from mooncask.fuse_mount.operations import MountedStore
 
-    operations = MountedStore(client, options, lambda: say_ready(options.ready_descriptor))
+    def ready() -> None:
+        threading.Thread(target=settle, args=(options,), name="mooncask-mounted", daemon=True).start()
+
+    operations = MountedStore(client, options, ready)
     try:
         Mount(operations, options)
     except RuntimeError as exc:
@@ -74,6 +79,12 @@ def check_machine() -> None:
         raise ConfigError("libfuse 3", "missing", "install it, on Debian with: apt-get install fuse3") from exc
     if mfusepy.fuse_version_major != 3:
         raise ConfigError("libfuse", f"version {mfusepy.fuse_version_major}", "version 3 is wanted")
+
+
+def settle(options: MountOptions) -> None:
+    """What is done when the kernel has mounted."""
+    read_far_ahead(options.mountpoint)
+    say_ready(options.ready_descriptor)
 
 
 def say_ready(descriptor: int) -> None:

@@ -19,6 +19,8 @@ from mooncask.errors import NoSuchNamespace
 PAGE = 1000
 STATUS_SECONDS = 1.0
 """For how long the list of namespaces is believed."""
+RECENT_SECONDS = 1.0
+RECENT_MAX = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class StoreLink:
         self._status: Status | None = None
         self._status_seconds = 0.0
         self._open: dict[str, NamespaceHandle] = {}
+        self._recent: dict[tuple[str, bytes], tuple[float, BlockStat]] = {}
+        """KV blocks that were looked at a moment ago, with when: opening one after that asks nothing."""
 
     def http(self) -> HttpClient:
         """A new client of the daemon's HTTP socket."""
@@ -111,7 +115,24 @@ class StoreLink:
 
     def stat(self, namespace: Namespace, key: bytes) -> BlockStat | None:
         (found,) = self.client.stat(namespace.handle, [key])
+        if namespace.is_kv:
+            self._remember(namespace.name, [found] if found else [])
         return found
+
+    def recent(self, namespace: Namespace, key: bytes) -> BlockStat | None:
+        """What was known of a KV block less than RECENT_SECONDS ago: its bytes never change, but it may be gone."""
+        seconds, block = self._recent.get((namespace.name, key), (0.0, None))
+        return block if block is not None and time.monotonic() - seconds < RECENT_SECONDS else None
+
+    def forget(self, namespace: Namespace, key: bytes) -> None:
+        """The block is deleted."""
+        self._recent.pop((namespace.name, key), None)
+
+    def _remember(self, namespace: str, blocks: list[BlockStat]) -> None:
+        now = time.monotonic()
+        if len(self._recent) + len(blocks) > RECENT_MAX:
+            self._recent = {}
+        self._recent.update(((namespace, block.key), (now, block)) for block in blocks)
 
     def first(self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"") -> BlockStat | None:
         """The first block after `after` whose key starts with `prefix`."""
@@ -123,6 +144,8 @@ class StoreLink:
         while True:
             page = self.client.list_blocks(namespace.handle, prefix, after, PAGE)
             if page.blocks:
+                if namespace.is_kv:
+                    self._remember(namespace.name, page.blocks)
                 yield page.blocks
             if not page.more or not page.blocks:
                 return

@@ -5,6 +5,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
+from mooncask.client.control_client import ControlClient
 from mooncask.client.wire import KEY_BYTES_MAX, BlockStat, NamespaceKind, NamespaceStat
 from mooncask.errors import NoSuchBlock
 from mooncask.fuse_mount import layout, listing, pages
@@ -71,8 +74,9 @@ def kv_key(names: Names) -> bytes:
 class Tree:
     """Any thread may use it. Raises OSError, and what the clients raise."""
 
-    def __init__(self, link: StoreLink, drafts: Drafts, chains: Chains, owner: Owner) -> None:
-        self._link, self._drafts, self._chains, self._owner = link, drafts, chains, owner
+    def __init__(self, link: StoreLink, pages: ControlClient, drafts: Drafts, owner: Owner) -> None:
+        self._link, self._pages, self._drafts, self._owner = link, pages, drafts, owner
+        self._chains = Chains(link, pages)
         self._started_seconds = time.time()
 
     def attributes(self, node: Node) -> Attributes:
@@ -140,6 +144,21 @@ class Tree:
         """By the name of its folder. Raises NoSuchNamespace."""
         return self._link.namespace(key_of_name(name))
 
+    def node_to_read(self, place: Place) -> Node:
+        """As `node`, but a KV block may be one that was there a moment ago: for opening what was just looked up."""
+        match place:
+            case layout.InBlocks(name, (digits,)):
+                namespace = self.namespace(name)
+                if namespace.is_kv and self._drafts.find(namespace.name, place.names) is None:
+                    return self._recent_block(namespace, layout.digest(digits))
+            case layout.DigestBlock(name, key):
+                return self._recent_block(self.namespace(name), key)
+        return self.node(place)
+
+    def _recent_block(self, namespace: Namespace, key: bytes) -> BlockNode:
+        block = self._link.recent(namespace, key)
+        return BlockNode(namespace, block) if block else self._block(namespace, key)
+
     def _block(self, namespace: Namespace, key: bytes) -> BlockNode:
         block = self._link.stat(namespace, key)
         if block is None:
@@ -173,9 +192,15 @@ class Tree:
 
     def _info(self, namespace: Namespace, tip: bytes) -> TextNode:
         chain = self._chains.path(namespace, tip)
-        return TextNode(pages.chain_info(chain, len(self._chains.children(namespace, tip)), time.time()))
+        continued_by = sum(1 for _ in self._chains.children(namespace, tip))
+        return TextNode(pages.chain_info(chain, continued_by, time.time()))
 
     def _own_page(self, name: bytes) -> bytes:
+        match name:
+            case b"config":
+                return pages.text(msgspec.to_builtins(self._pages.config()))
+            case b"peers":
+                return pages.text(msgspec.to_builtins(self._pages.overview().peers))
         return pages.daemon_stats(self._link.status())
 
     # --- what is in a folder ---
@@ -203,7 +228,7 @@ class Tree:
                 return self._chain(namespace, place, tip)
             case layout.NextFolder(_, tip):
                 children = self._chains.children(namespace, tip)
-                return ((listing.hex_name(child.key), LinkNode(_link_target(child.key))) for child in children)
+                return ((listing.hex_name(key), LinkNode(_link_target(key))) for key in children)
         raise failure(errno.ENOTDIR)
 
     def _namespaces(self) -> Iterator[Found]:
@@ -246,7 +271,7 @@ class Tree:
 
     def _chain_folders(self, namespace: Namespace, place: layout.ChainsFolder) -> Iterator[Found]:
         for tip in self._chains.tips(namespace):
-            yield listing.hex_name(tip.key), Folder(layout.ChainFolder(place.namespace, tip.key))
+            yield listing.hex_name(tip), Folder(layout.ChainFolder(place.namespace, tip))
 
     def _chain(self, namespace: Namespace, place: layout.ChainFolder, tip: bytes) -> Iterator[Found]:
         yield layout.INFO, self._info(namespace, tip)

@@ -122,6 +122,7 @@ class Writing:
                 raise failure(errno.EPERM)
 
     def _evict(self, namespace: Namespace, key: bytes) -> bool:
+        self._link.forget(namespace, key)
         stat = self._link.stat(namespace, key)
         if stat is not None and stat.size > self._link.client.welcome.block_bytes_max:
             with self._link.http() as http:

@@ -49,6 +49,8 @@ COMMANDS: dict[str, Entry] = {
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
     "config": Entry("mooncask.tools.config:config", "Check a configuration file, or show what is in force.", RUNNING),
     "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),
+    "mount": Entry("mooncask.tools.mount:mount", "Show the store as a file system.", RUNNING),
+    "umount": Entry("mooncask.tools.mount:umount", "Unmount it.", RUNNING),
     "version": Entry("mooncask.tools.version:version", "Print the version, and that of the socket protocol.", RUNNING),
     "bench": Entry("mooncask.tools.bench.command:bench", "Measure on this machine.", STUDIES),
     "demo": Entry(
