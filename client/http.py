@@ -39,7 +39,8 @@ UNIX = "unix:"
 
 @dataclass(frozen=True, slots=True)
 class HttpBlock:
-    """What a HEAD or a listing tells. `checksum` is the payload's xxh3_128 in hex."""
+    """What a HEAD or a listing tells. `checksum` is the ETag without its quotes: an object's MD5 in hex, or what the daemon makes
+    instead; of a KV block its xxh3_128 and "-1"."""
 
     key: str
     size: int
@@ -102,7 +103,8 @@ class HttpClient:
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
 
     def put(self, namespace: str, key: Key, payload: Any, deadline_seconds: float | None = None) -> str:
-        """Stores a block and returns the stored copy's checksum in hex. In write_through namespaces it is durable then.
+        """Stores a block, or an object of any length, and returns its ETag without the quotes. In write_through namespaces it
+        is durable then.
 
         Raises NoSuchNamespace, LengthMismatch, BlockTooLarge, EmptyBlock, QuotaExceeded, Busy …
         """

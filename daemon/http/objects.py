@@ -1,46 +1,57 @@
-"""PUT, GET, HEAD and DELETE of one block. Bodies stream: into the reserved extent, and out of the leased one."""
+"""PutObject, GetObject, HeadObject and DeleteObject. Bodies stream, whatever the object's length.
 
-import asyncio
+How attributes are spelt: `object_headers.py`. What decides between 200, 304 and 412: `conditions.py`. The bytes' way in and out:
+`reception.py`, `sending.py`. What an object is made of: `daemon/objects/`.
+"""
+
 import contextlib
-import time
-from email.utils import formatdate
-from typing import NamedTuple
+from dataclasses import dataclass
 
-import numpy as np
+import msgspec
 from aiohttp import web
 
-from mooncask.client.wire import CommitState
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.answers import Refused
-from mooncask.daemon.http.body_digests import check_digests, unsupported_header, wanted_digests
-from mooncask.daemon.http.outgoing import outgoing
+from mooncask.daemon.http.body import open_body
+from mooncask.daemon.http.caller import caller_of
+from mooncask.daemon.http.conditions import not_modified, range_counts
+from mooncask.daemon.http.object_headers import (
+    OWN_DIGEST,
+    checksum_headers,
+    object_headers,
+    own_digest,
+    put_attributes,
+    put_condition,
+)
 from mooncask.daemon.http.range_request import Span, requested_span
-from mooncask.daemon.http.s3_xml import etag
+from mooncask.daemon.http.reception import Digested, receive
+from mooncask.daemon.http.sending import send
 from mooncask.daemon.http.target import block_key, key_text, writable_key
-from mooncask.daemon.service import Service, Writing
-from mooncask.errors import BadRequest, BlockTooLarge, Busy, DeadlineExceeded, NoSuchBlock, NotEvictable
-from mooncask.tiers.block import Extent, WriteMode
+from mooncask.daemon.insight.lookups import LookupKind
+from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo, encode_attributes
+from mooncask.daemon.objects.manifest import Manifest
+from mooncask.daemon.objects.writer import ObjectWriter
+from mooncask.daemon.service import Service
+from mooncask.errors import BadParameter, BadRequest, NoSuchBlock, OutOfBounds
+from mooncask.tiers.block import NO_HINT
 from mooncask.tiers.namespace import Namespace
-from mooncask.tiers.requests import BlockInfo, PutRequest
 
-REQUEST_SECONDS = 30.0
-"""For a load from below, a place to write, and a write to become durable: each."""
-LOADS_MAX = 3
-OBJECT_TYPE = "application/octet-stream"
+FULL_OBJECT = "FULL_OBJECT"
 
 
-class Held(NamedTuple):
-    """A block in DRAM with one reference, and what is known of that very copy."""
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A response that is not begun; `span` are the bytes to send, None = no body."""
 
-    extent: Extent
-    info: BlockInfo
+    response: web.StreamResponse
+    span: Span | None
 
 
 class Objects:
-    """The operations on objects, in the namespace that the router found."""
+    """The operations on objects, in the namespace that the router found. One for all requests."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._objects = service.objects
 
     @property
     def _config(self) -> HttpSection:
@@ -51,189 +62,125 @@ class Objects:
 
     async def get(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = block_key(namespace, raw_key)
-        held = await self._held(namespace, key)
-        try:
-            response, span = self._answer(request, namespace, held.info)
-        except BaseException:
-            self._service.store.drop(held.extent)
-            raise
-        if span is None:
-            self._service.store.drop(held.extent)
-            return response
-        await self._send(request, response, held.extent, span)
-        return response
+        self._service.lookups.note(LookupKind.HTTP_GET, namespace, [key], int(key in namespace.index), NO_HINT)
+        with await self._objects.open(namespace, key) as reader:
+            answer = self._answer(request, namespace, reader.info, reader.manifest)
+            if answer.span is not None and answer.span.start < answer.span.stop:
+                await send(request, answer.response, self._service.store, reader, answer.span, self._config)
+            return answer.response
 
     async def head(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = block_key(namespace, raw_key)
-        info = self._service.store.info(namespace, key)
+        if "partNumber" in request.query:
+            with await self._objects.open(namespace, key) as reader:
+                return self._answer(request, namespace, reader.info, reader.manifest).response
+        info = self._objects.info(namespace, key)
         if info is None:
             raise NoSuchBlock(namespace.spec.name, key_text(namespace, key))
-        response, _ = self._answer(request, namespace, info)
-        return response
-
-    async def _held(self, namespace: Namespace, key: bytes) -> Held:
-        """Raises NoSuchBlock and Busy. Extent and info are looked up together, so that they are of one copy."""
-        deadline = time.monotonic() + REQUEST_SECONDS
-        store = self._service.store
-        for _ in range(LOADS_MAX):
-            loaded = await store.fetch(namespace, key, deadline)
-            (extent,) = store.hold(namespace, [key])
-            info = store.info(namespace, key)
-            if loaded is not None:
-                store.drop(loaded)
-            if extent is not None and info is not None:
-                return Held(extent, info)
-            if info is None:
-                raise NoSuchBlock(namespace.spec.name, key_text(namespace, key))
-        raise Busy(f"block {key_text(namespace, key)} did not come into DRAM", REQUEST_SECONDS)
+        return self._answer(request, namespace, info, None).response
 
     def _answer(
-        self, request: web.Request, namespace: Namespace, info: BlockInfo
-    ) -> tuple[web.StreamResponse, Span | None]:
-        """The response without its body, and the bytes to send; None = no body. Raises OutOfBounds."""
-        headers = {
-            "ETag": etag(info.checksum),
-            "Last-Modified": formatdate(info.created_seconds, usegmt=True),
-            "Accept-Ranges": "bytes",
-        }
-        status = _precondition(request, headers["ETag"])
-        if status != 200:
-            return web.Response(status=status, headers=headers), None
-        span = _span(request, namespace, info)
-        whole = Span(0, info.size)
+        self, request: web.Request, namespace: Namespace, info: ObjectInfo, manifest: Manifest | None
+    ) -> _Answer:
+        """Raises PreconditionFailed, OutOfBounds, BadParameter."""
+        part = _part_span(request, info, manifest)
+        wants_checksums = request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED"
+        whole = "Range" not in request.headers and part is None
+        headers = object_headers(info, request.query, with_checksums=wants_checksums and whole)
+        if not_modified(request.headers, info):
+            return _Answer(web.Response(status=304, headers=headers), None)
+        span = part or _range(request, key_text(namespace, info.key), info)
+        if "partNumber" in request.query and info.attributes is not None and info.attributes.parts:
+            headers["x-amz-mp-parts-count"] = str(info.attributes.parts)
+        if span is not None:
+            headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{info.size}"
         response = web.StreamResponse(status=206 if span else 200, headers=headers)
-        response.content_type = OBJECT_TYPE
-        if span:
-            response.headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{info.size}"
-        body = span or whole
+        body = span or Span(0, info.size)
         response.content_length = body.stop - body.start
-        return response, body
-
-    async def _send(self, request: web.Request, response: web.StreamResponse, extent: Extent, span: Span) -> None:
-        """Takes the reference over: it ends with the array, in every way that this can end."""
-        size = span.stop - span.start
-        if size == 0:
-            self._service.store.drop(extent)
-            await response.prepare(request)
-            return
-        seconds_max = self._config.grace + size / self._config.rate_min
-        body = outgoing(self._service.store, extent, span.start, span.stop, seconds_max, lambda: _abort(request))
-        try:
-            await response.prepare(request)
-            await response.write(body)
-        except ConnectionError as error:
-            # The reader went away. The error's traceback refers to the frames that hold the body, and they to the error:
-            # without this only the garbage collector would give the block back.
-            error.__traceback__ = None
-            _abort(request)
-        finally:
-            del body
+        return _Answer(response, body)
 
     # --- in ---
 
     async def put(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = writable_key(namespace, raw_key)
-        size = self._checked_size(request)
-        wanted = wanted_digests(request.headers)
-        digest = _own_digest(request)
-        deadline = time.monotonic() + REQUEST_SECONDS
-        (writing,) = await self._service.reserve(namespace, [PutRequest(key, size)], deadline)
-        state = CommitState.HAVE_IT
-        if writing is not None:
-            await self._fill(request, writing, size)
-            try:
-                body = self._service.store.view(writing.extent)[:size]
-                await asyncio.to_thread(check_digests, key_text(namespace, key), body, wanted)
-            except BaseException:
-                self._service.abort(writing)
-                raise
-            state = await self._service.commit(writing, digest)
-        if namespace.spec.mode is WriteMode.WRITE_THROUGH:
-            await self._make_durable(namespace, key, published=state is CommitState.PUBLISHED)
-        checksum = self._service.store.checksum(namespace, key) or b""
-        return web.Response(status=200, headers={"ETag": etag(checksum)})
-
-    async def _make_durable(self, namespace: Namespace, key: bytes, *, published: bool) -> None:
-        """An object that finds no room on NVMe is not kept in DRAM either, where it could not be evicted."""
+        body = open_body(request, caller_of(request))
+        attributes = _attributes(request, namespace, body.content_encoding)
+        digest = own_digest(request.headers)
+        wait_durable = self._service.config.s3.ack == "durable"
+        condition = put_condition(request.headers)
+        writer = await self._objects.writer(namespace, key, body.size, condition, wait_durable=wait_durable)
         try:
-            await self._service.durable(namespace, key, time.monotonic() + REQUEST_SECONDS)
-        except NotEvictable:
-            if published:
-                self._service.store.withdraw(namespace, key)
-            raise
+            if digest and writer.is_long:
+                raise BadRequest(f"{OWN_DIGEST} is for objects of one block")
+            if not writer.wants_bytes:  # a KV block that is here: the first one stays
+                return _put_answer(await writer.finish())
+            names = {"md5"} if attributes is not None and self._service.config.s3.etag == "md5" else set[str]()
+            received = await receive(body, writer, names, self._config)
+            return _put_answer(await self._finished(writer, attributes, received, digest))
+        finally:
+            writer.abort()
 
-    def _checked_size(self, request: web.Request) -> int:
-        refused = unsupported_header({name.lower(): value for name, value in request.headers.items()})
-        if refused:
-            raise Refused(501, "NotImplemented", f"this daemon does not take a PUT with {refused} yet")
-        size = request.content_length
-        if size is None:
-            raise Refused(411, "MissingContentLength", "a PUT needs Content-Length")
-        size_max = self._service.block_bytes_max
-        if size > size_max:
-            raise BlockTooLarge(size, size_max)
-        return size
-
-    async def _fill(self, request: web.Request, writing: Writing, size: int) -> None:
-        """The body into the extent; the reservation is aborted when it does not come whole and in time."""
-        target = np.frombuffer(self._service.store.view(writing.extent), np.uint8)
-        seconds_max = self._config.grace + size / self._config.rate_min
-        done = 0
-        try:
-            async with asyncio.timeout(seconds_max):
-                async for piece in request.content.iter_any():
-                    target[done : done + len(piece)] = np.frombuffer(piece, np.uint8)
-                    done += len(piece)
-            if done != size:
-                raise BadRequest(f"the body has {done} bytes, Content-Length said {size}")
-        except TimeoutError as error:
-            self._service.abort(writing)
-            raise DeadlineExceeded(f"body of {size} bytes, {done} came (http.rate_min)", seconds_max) from error
-        except BaseException:
-            self._service.abort(writing)
-            raise
+    async def _finished(
+        self, writer: ObjectWriter, attributes: ObjectAttributes | None, received: Digested, digest: bytes
+    ) -> ObjectInfo:
+        if attributes is None:
+            return await writer.finish(None, digest)
+        kind = FULL_OBJECT if received.checksums else ""
+        complete = msgspec.structs.replace(
+            attributes, etag=received.etag(), checksums=received.checksums, checksum_type=kind
+        )
+        return await writer.finish(complete, digest)
 
     async def delete(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         """204 whether or not it was there, as S3 answers; durable when it does."""
         with contextlib.suppress(NoSuchBlock):
-            await self._service.store.evict(namespace, [block_key(namespace, raw_key)])
+            await self._objects.delete(namespace, [block_key(namespace, raw_key)])
         return web.Response(status=204)
 
 
-def _span(request: web.Request, namespace: Namespace, info: BlockInfo) -> Span | None:
-    header = request.headers.get("Range")
-    if request.headers.get("If-Range", etag(info.checksum)) != etag(info.checksum):
+def _attributes(request: web.Request, namespace: Namespace, content_encoding: str) -> ObjectAttributes | None:
+    """None in a KV namespace, whose blocks are bytes and nothing else. Raises BadRequest and MetadataTooLarge, before anything is
+    received."""
+    if namespace.spec.kind == "kv":
         return None
-    return requested_span(header, key_text(namespace, info.key), info.size)
+    attributes = put_attributes(request.headers, content_encoding)
+    encode_attributes(attributes)
+    return attributes
 
 
-def _precondition(request: web.Request, tag: str) -> int:
-    """200, 304 or 412 by If-Match and If-None-Match (RFC 9110, 13.2.2)."""
-    if_match = request.headers.get("If-Match")
-    if if_match is not None and not _names(if_match, tag):
-        return 412
-    if_none_match = request.headers.get("If-None-Match")
-    if if_none_match is not None and _names(if_none_match, tag):
-        return 304
-    return 200
+def _put_answer(info: ObjectInfo) -> web.Response:
+    headers = {"ETag": f'"{info.etag}"'}
+    if not info.data:
+        headers[OWN_DIGEST] = info.block.checksum.hex()
+    if info.attributes is not None:
+        headers.update(checksum_headers(info.attributes))
+    return web.Response(status=200, headers=headers)
 
 
-def _names(header: str, tag: str) -> bool:
-    return header.strip() == "*" or tag in {part.strip().removeprefix("W/") for part in header.split(",")}
+def _range(request: web.Request, key: str, info: ObjectInfo) -> Span | None:
+    if not range_counts(request.headers, info):
+        return None
+    return requested_span(request.headers.get("Range"), key, info.size)
 
 
-def _own_digest(request: web.Request) -> bytes:
-    text = request.headers.get("x-mooncask-xxh3-128", "")
-    try:
-        digest = bytes.fromhex(text)
-    except ValueError as error:
-        raise BadRequest("x-mooncask-xxh3-128 is not hex") from error
-    if len(digest) not in (0, 16):
-        raise BadRequest("x-mooncask-xxh3-128 is 32 hex digits")
-    return digest
+def _part_span(request: web.Request, info: ObjectInfo, manifest: Manifest | None) -> Span | None:
+    """Of an object that was not uploaded in parts, part 1 is all of it."""
+    text = request.query.get("partNumber")
+    if text is None:
+        return None
+    if "Range" in request.headers:
+        raise BadParameter("partNumber", text, "it can't be asked for together with a Range")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
+        raise BadParameter("partNumber", text, "a whole number from 1 to 10000")
+    if info.attributes is None or not info.attributes.parts or manifest is None:
+        if int(text) == 1 and info.size:
+            return Span(0, info.size)
+        if int(text) == 1:
+            return None
+    elif (span := manifest.part_span(int(text))) is not None:
+        return Span(*span)
+    raise OutOfBounds(key_of(info), info.size, info.size, info.size)
 
 
-def _abort(request: web.Request) -> None:
-    """The reader is too slow: without its transport nothing refers to the block any more."""
-    if request.transport is not None:
-        request.transport.abort()
+def key_of(info: ObjectInfo) -> str:
+    return info.key.decode("utf-8", "replace")

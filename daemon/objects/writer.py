@@ -71,6 +71,11 @@ class ObjectWriter:
         """Whether it is stored in chunks."""
         return self._chunks is not None
 
+    @property
+    def wants_bytes(self) -> bool:
+        """False for a KV block that is here already: `finish` may be called at once."""
+        return self._chunks is not None or self._filling is not None
+
     async def write(self, piece: memoryview) -> None:
         """Returns when the bytes are copied. Raises BadRequest for more than `size`, Busy, NotEvictable, TierDegraded."""
         if self._chunks is not None:
