@@ -25,7 +25,7 @@ def error_document(
     code: str, message: str, resource: str, request_id: str, details: Mapping[str, str] = MappingProxyType({})
 ) -> bytes:
     fields = {"Code": code, "Message": message, **details, "Resource": resource, "RequestId": request_id}
-    return _document("Error", [_tag(name, text) for name, text in fields.items()], space="")
+    return document("Error", [tag(name, text) for name, text in fields.items()], space="")
 
 
 def error_of(error: MooncaskError, resource: str, request_id: str) -> bytes:
@@ -35,41 +35,41 @@ def error_of(error: MooncaskError, resource: str, request_id: str) -> bytes:
 def buckets_document(namespaces: Iterable[Namespace], tenant: str, token: str = "", prefix: str = "") -> bytes:
     """S3 wants a date of creation; namespaces have none, so it is the epoch."""
     buckets = "".join(
-        f"<Bucket>{_tag('Name', namespace.spec.name)}{_tag('CreationDate', timestamp(0))}</Bucket>"
+        f"<Bucket>{tag('Name', namespace.spec.name)}{tag('CreationDate', timestamp(0))}</Bucket>"
         for namespace in namespaces
     )
     parts = (
         _owner(tenant),
         f"<Buckets>{buckets}</Buckets>",
-        _tag("ContinuationToken", token) if token else "",
-        _tag("Prefix", prefix) if prefix else "",
+        tag("ContinuationToken", token) if token else "",
+        tag("Prefix", prefix) if prefix else "",
     )
-    return _document("ListAllMyBucketsResult", parts)
+    return document("ListAllMyBucketsResult", parts)
 
 
 def location_document(region: str) -> bytes:
     """S3 calls its first region by no name."""
-    return _document("LocationConstraint", (escape("" if region == "us-east-1" else region),))
+    return document("LocationConstraint", (escape("" if region == "us-east-1" else region),))
 
 
 def versioning_document() -> bytes:
     """Empty: no versions were ever kept."""
-    return _document("VersioningConfiguration", ())
+    return document("VersioningConfiguration", ())
 
 
 def acl_document(tenant: str) -> bytes:
     """The one list there is: everything to the owner, nothing to anybody else."""
     grantee = (
         '<Grantee xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" xsi:type="CanonicalUser">'
-        f"{_tag('ID', tenant)}{_tag('DisplayName', tenant)}</Grantee>"
+        f"{tag('ID', tenant)}{tag('DisplayName', tenant)}</Grantee>"
     )
-    grants = f"<AccessControlList><Grant>{grantee}{_tag('Permission', 'FULL_CONTROL')}</Grant></AccessControlList>"
-    return _document("AccessControlPolicy", (_owner(tenant), grants))
+    grants = f"<AccessControlList><Grant>{grantee}{tag('Permission', 'FULL_CONTROL')}</Grant></AccessControlList>"
+    return document("AccessControlPolicy", (_owner(tenant), grants))
 
 
 def tagging_document() -> bytes:
     """Nothing has tags."""
-    return _document("Tagging", ("<TagSet></TagSet>",))
+    return document("Tagging", ("<TagSet></TagSet>",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +82,17 @@ class KeyFailure:
 
 
 def deleted_document(deleted: Iterable[str], failures: Iterable[KeyFailure]) -> bytes:
-    parts = [f"<Deleted>{_tag('Key', key)}</Deleted>" for key in deleted]
+    parts = [f"<Deleted>{tag('Key', key)}</Deleted>" for key in deleted]
     parts += [
-        f"<Error>{_tag('Key', failure.key)}{_tag('Code', failure.code)}{_tag('Message', failure.message)}</Error>"
+        f"<Error>{tag('Key', failure.key)}{tag('Code', failure.code)}{tag('Message', failure.message)}</Error>"
         for failure in failures
     ]
-    return _document("DeleteResult", parts)
+    return document("DeleteResult", parts)
 
 
 def copied_document(name: str, tag: str, modified_seconds: float) -> bytes:
     """`name` is CopyObjectResult or CopyPartResult; `tag` is the ETag with its quotes."""
-    return _document(name, (_tag("LastModified", timestamp(modified_seconds)), _tag("ETag", tag)))
+    return document(name, (tag("LastModified", timestamp(modified_seconds)), tag("ETag", tag)))
 
 
 def listing_document(namespace: Namespace, request: ListRequest, page: Page) -> bytes:
@@ -102,30 +102,30 @@ def listing_document(namespace: Namespace, request: ListRequest, page: Page) -> 
         return quote(key, safe="/") if request.url_encoded else key_text(namespace, key)
 
     parts = [
-        _tag("Name", namespace.spec.name),
-        _tag("Prefix", shown(request.prefix)),
-        _tag("Delimiter", shown(request.delimiter)) if request.delimiter else "",
-        _tag("MaxKeys", str(request.keys_max)),
-        _tag("EncodingType", "url") if request.url_encoded else "",
-        _tag("IsTruncated", "true" if page.next_after else "false"),
+        tag("Name", namespace.spec.name),
+        tag("Prefix", shown(request.prefix)),
+        tag("Delimiter", shown(request.delimiter)) if request.delimiter else "",
+        tag("MaxKeys", str(request.keys_max)),
+        tag("EncodingType", "url") if request.url_encoded else "",
+        tag("IsTruncated", "true" if page.next_after else "false"),
         *_listing_ends(request, page, shown),
     ]
     owner = _owner(namespace.spec.tenant) if request.with_owner else ""
     parts += [_contents(shown(block.key), block, owner) for block in page.blocks]
-    parts += [f"<CommonPrefixes>{_tag('Prefix', shown(prefix))}</CommonPrefixes>" for prefix in page.common_prefixes]
-    return _document("ListBucketResult", parts)
+    parts += [f"<CommonPrefixes>{tag('Prefix', shown(prefix))}</CommonPrefixes>" for prefix in page.common_prefixes]
+    return document("ListBucketResult", parts)
 
 
 def _listing_ends(request: ListRequest, page: Page, shown: Callable[[bytes], str]) -> list[str]:
     """Where the page began and where the next one does, in the words of the listing's version."""
     if request.version == 1:
         next_marker = marker_of(page.next_after, request.delimiter)
-        return [_tag("Marker", shown(request.start)), _tag("NextMarker", shown(next_marker)) if page.next_after else ""]
+        return [tag("Marker", shown(request.start)), tag("NextMarker", shown(next_marker)) if page.next_after else ""]
     return [
-        _tag("KeyCount", str(len(page))),
-        _tag("StartAfter", shown(request.start)) if request.start else "",
-        _tag("ContinuationToken", request.token) if request.token else "",
-        _tag("NextContinuationToken", token_of(page.next_after)) if page.next_after else "",
+        tag("KeyCount", str(len(page))),
+        tag("StartAfter", shown(request.start)) if request.start else "",
+        tag("ContinuationToken", request.token) if request.token else "",
+        tag("NextContinuationToken", token_of(page.next_after)) if page.next_after else "",
     ]
 
 
@@ -143,25 +143,25 @@ def _is_kv(namespace: Namespace) -> bool:
 
 
 def _owner(tenant: str) -> str:
-    return f"<Owner>{_tag('ID', tenant)}{_tag('DisplayName', tenant)}</Owner>"
+    return f"<Owner>{tag('ID', tenant)}{tag('DisplayName', tenant)}</Owner>"
 
 
 def _contents(key: str, block: BlockInfo, owner: str) -> str:
     fields = (
-        _tag("Key", key),
-        _tag("LastModified", timestamp(block.created_seconds)),
-        _tag("ETag", etag(block.checksum)),
-        _tag("Size", str(block.size)),
+        tag("Key", key),
+        tag("LastModified", timestamp(block.created_seconds)),
+        tag("ETag", etag(block.checksum)),
+        tag("Size", str(block.size)),
         owner,
-        _tag("StorageClass", "STANDARD"),
+        tag("StorageClass", "STANDARD"),
     )
     return f"<Contents>{''.join(fields)}</Contents>"
 
 
-def _document(name: str, parts: Iterable[str], space: str = _SPACE) -> bytes:
+def document(name: str, parts: Iterable[str], space: str = _SPACE) -> bytes:
     return f"{_HEAD}<{name}{space}>{''.join(parts)}</{name}>".encode()
 
 
-def _tag(name: str, text: str) -> str:
+def tag(name: str, text: str) -> str:
     """Characters that XML 1.0 has no place for are shown as U+FFFD; encoding-type=url lists such keys exactly."""
     return f"<{name}>{escape(_CONTROL.sub(chr(0xFFFD), text), _ENTITIES)}</{name}>"
