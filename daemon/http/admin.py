@@ -5,6 +5,7 @@ from aiohttp import web
 
 from mooncask.client import wire
 from mooncask.daemon.http.caller import caller_of
+from mooncask.daemon.http.dashboard import Dashboard
 from mooncask.daemon.http.pages import Pages
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
@@ -26,6 +27,7 @@ class Admin:
             web.get("/-/readyz", self._readyz),
             web.get("/-/v1/status", self._status),
             *Pages(self._plane).routes(),
+            *Dashboard().routes(),
         ]
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
