@@ -10,8 +10,11 @@ from aiohttp import hdrs, web
 
 from mooncask.daemon.http.buckets import Buckets
 from mooncask.daemon.http.caller import Caller, caller_of
+from mooncask.daemon.http.copy_source import COPY_SOURCE
+from mooncask.daemon.http.copying import Copying
 from mooncask.daemon.http.expectation import check_expectation
 from mooncask.daemon.http.multi_delete import MultiDelete
+from mooncask.daemon.http.object_facts import ObjectFacts
 from mooncask.daemon.http.objects import Objects
 from mooncask.daemon.http.operations import WRITES, Operation
 from mooncask.daemon.http.refused import Refused
@@ -24,7 +27,6 @@ from mooncask.tiers.namespace import Namespace
 InBucket = Callable[[web.Request, Namespace], Awaitable[web.StreamResponse]]
 OnObject = Callable[[web.Request, Namespace, bytes], Awaitable[web.StreamResponse]]
 
-COPY_SOURCE = "x-amz-copy-source"
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -34,7 +36,7 @@ class Dispatch:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._buckets = Buckets(service)
-        objects = Objects(service)
+        objects, copying, facts = Objects(service), Copying(service), ObjectFacts(service)
         self._in_bucket: Mapping[Operation, InBucket] = {
             Operation.HEAD_BUCKET: self._buckets.head,
             Operation.DELETE_BUCKET: self._buckets.delete,
@@ -50,6 +52,11 @@ class Dispatch:
             Operation.GET_OBJECT: objects.get,
             Operation.HEAD_OBJECT: objects.head,
             Operation.DELETE_OBJECT: objects.delete,
+            Operation.COPY_OBJECT: copying.copy_object,
+            Operation.UPLOAD_PART_COPY: copying.copy_part,
+            Operation.GET_OBJECT_ATTRIBUTES: facts.attributes,
+            Operation.GET_OBJECT_ACL: facts.acl,
+            Operation.GET_OBJECT_TAGGING: facts.tagging,
         }
 
     def is_virtual_hosted(self, request: web.Request) -> bool:

@@ -10,6 +10,7 @@ from xml.sax.saxutils import escape
 
 from mooncask.daemon.http.listing import ListRequest, Page, marker_of, token_of
 from mooncask.daemon.http.target import key_text
+from mooncask.daemon.objects.attributes import ObjectInfo, object_info
 from mooncask.errors import MooncaskError
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import BlockInfo
@@ -90,9 +91,30 @@ def deleted_document(deleted: Iterable[str], failures: Iterable[KeyFailure]) -> 
     return document("DeleteResult", parts)
 
 
-def copied_document(name: str, tag: str, modified_seconds: float) -> bytes:
-    """`name` is CopyObjectResult or CopyPartResult; `tag` is the ETag with its quotes."""
-    return document(name, (tag("LastModified", timestamp(modified_seconds)), tag("ETag", tag)))
+def copied_document(name: str, etag: str, modified_seconds: float) -> bytes:
+    """`name` is CopyObjectResult or CopyPartResult; `etag` has no quotes."""
+    return document(name, (tag("LastModified", timestamp(modified_seconds)), tag("ETag", f'"{etag}"')))
+
+
+_CHECKSUM_TAGS = {name: f"Checksum{name.upper()}" for name in ("crc32", "crc32c", "crc64nvme", "sha1", "sha256")}
+
+
+def attributes_document(info: ObjectInfo, wanted: frozenset[str]) -> bytes:
+    """GetObjectAttributes: of what is `wanted`, what there is. The ETag has no quotes here."""
+    attributes = info.attributes
+    checksums = attributes.checksums if attributes is not None else {}
+    tags = [tag(_CHECKSUM_TAGS[name], value) for name, value in checksums.items() if name in _CHECKSUM_TAGS]
+    if tags and attributes is not None and attributes.checksum_type:
+        tags.append(tag("ChecksumType", attributes.checksum_type))
+    parts = str(attributes.parts) if attributes is not None and attributes.parts else ""
+    found = {
+        "ETag": tag("ETag", info.etag),
+        "Checksum": f"<Checksum>{''.join(tags)}</Checksum>" if tags else "",
+        "ObjectParts": f"<ObjectParts>{tag('TotalPartsCount', parts)}</ObjectParts>" if parts else "",
+        "StorageClass": tag("StorageClass", "STANDARD"),
+        "ObjectSize": tag("ObjectSize", str(info.size)),
+    }
+    return document("GetObjectAttributesResponse", [text for name, text in found.items() if name in wanted])
 
 
 def listing_document(namespace: Namespace, request: ListRequest, page: Page) -> bytes:
@@ -129,11 +151,6 @@ def _listing_ends(request: ListRequest, page: Page, shown: Callable[[bytes], str
     ]
 
 
-def etag(checksum: bytes) -> str:
-    """The payload's xxh3_128 in hex and quotes: opaque to S3 clients, the same on every node."""
-    return f'"{checksum.hex()}"'
-
-
 def timestamp(seconds: float) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(seconds))
 
@@ -147,11 +164,12 @@ def _owner(tenant: str) -> str:
 
 
 def _contents(key: str, block: BlockInfo, owner: str) -> str:
+    info = object_info(block)
     fields = (
         tag("Key", key),
-        tag("LastModified", timestamp(block.created_seconds)),
-        tag("ETag", etag(block.checksum)),
-        tag("Size", str(block.size)),
+        tag("LastModified", timestamp(info.modified_seconds)),
+        tag("ETag", f'"{info.etag}"'),
+        tag("Size", str(info.size)),
         owner,
         tag("StorageClass", "STANDARD"),
     )
