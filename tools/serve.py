@@ -24,7 +24,9 @@ VARIABLES = {
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="TOML file; options override it.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file; variables and options override it.", metavar="FILE")
+    ] = None,
     socket: Annotated[str | None, typer.Option(help="Path of the local socket.")] = None,
     listen: Annotated[str | None, typer.Option(help="HTTP host:port, 127.0.0.1:9470 by default.")] = None,
     dram: Annotated[str | None, typer.Option(help="Size of the DRAM tier, such as 4GiB.")] = None,
@@ -33,7 +35,15 @@ def serve(
     policy: Annotated[str | None, typer.Option(help="Eviction policy of DRAM: lru, lfu, s3fifo or arc.")] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
-    """Run the daemon of this node until SIGTERM or Ctrl-C. Without options: 1 GiB of DRAM, no NVMe, loopback."""
+    """Run the daemon of this node until SIGTERM or Ctrl-C. Without options: 1 GiB of DRAM, no NVMe, loopback.
+
+    Options win over MOONCASK_<SECTION>_<KEY> variables, which win over the file. Without --config the file is the one
+    that MOONCASK_CONFIG names, or none. packaging/etc/mooncask.toml explains every key.
+
+    SIGHUP reads the file and the variables again and says in the log what has changed, or which key needs a restart.
+    SIGTERM writes what is not on disk yet, for at most shutdown.flush_seconds, and ends with 0. A start that is refused
+    is one line and exit code 78.
+    """
     options = {
         "socket": socket,
         "listen": listen,
