@@ -4,6 +4,7 @@ import asyncio
 import errno
 import logging
 import socket
+import time
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -13,9 +14,11 @@ from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers, sign
+from mooncask.daemon.http.authentication import Authentication
 from mooncask.daemon.http.dispatch import Dispatch
 from mooncask.daemon.http.expectation import admit_later
 from mooncask.daemon.http.local_caller import local_callers
+from mooncask.daemon.http.tls import tls_context
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
@@ -29,15 +32,19 @@ KEEPALIVE_SECONDS = 30.0
 
 
 class HttpServer:
-    """Owns the listeners. Whose requests are whose: `caller.py`."""
+    """Owns the listeners. Whose requests are whose: `caller.py`. `authentication` and `tls` (None: plain HTTP) can be given
+    another configuration while it runs."""
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._dispatch = Dispatch(plane.service)
+        self.authentication = Authentication(config, self._dispatch.is_virtual_hosted, time.time)
+        self.tls = tls_context(config.http)
         self._answers = Answers(lambda: plane.service.config.http.requests_max)
         app = web.Application(
             middlewares=[
                 self._answers.middleware,
                 local_callers(plane.service.door.tenant_of),
+                self.authentication.middleware,
                 self._virtual_hosts,
             ]
         )
@@ -60,7 +67,7 @@ class HttpServer:
         server = await cls.serve(config, plane)
         host, port = split_listen(config.http.listen)
         try:
-            await web.TCPSite(server._runner, host, port).start()
+            await web.TCPSite(server._runner, host, port, ssl_context=server.tls).start()
         except OSError as error:
             await server._runner.cleanup()
             if error.errno == errno.EADDRINUSE:
