@@ -142,6 +142,12 @@ class Arrivals(Generic[Waiter]):
         if not promises:
             del self._promises[producer]
 
+    def is_written(self, key: Key) -> bool:
+        """Whether somebody who puts the key has a place to write it to: more than a promise."""
+        arrival = self._arrivals.get(key)
+        producers = arrival.producers if arrival is not None else ()
+        return any(key not in self._promises.get(producer, ()) for producer in producers)
+
     @property
     def waiting(self) -> int:
         """How many waits are under way."""

@@ -179,6 +179,14 @@ class RecorderSection(Section, frozen=True):
     """Records a second; above it some conversations are left out."""
 
 
+class InsightSection(Section, frozen=True):
+    """What the pages under /-/v1/ remember."""
+
+    departures_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] = 16_384
+    """Blocks that left, of which time, tier and reason are known exactly, at about 400 bytes each. Of a million before those it
+    is known only that they were here."""
+
+
 class ShutdownSection(Section, frozen=True):
     flush_seconds: Seconds = 30.0
 
@@ -208,6 +216,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     credentials: dict[str, CredentialSection] = {}
     ghosts: GhostsSection = GhostsSection()
     recorder: RecorderSection = RecorderSection()
+    insight: InsightSection = InsightSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
 

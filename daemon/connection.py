@@ -6,6 +6,7 @@ connection buffers at most one frame and one read of the socket.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import msgspec
 
 from mooncask.client import wire
 from mooncask.daemon.control import Control
+from mooncask.daemon.insight.latencies import Latencies
 from mooncask.daemon.reading import Reading
 from mooncask.daemon.session import Session
 from mooncask.daemon.writing import WritingRequests
@@ -39,6 +41,8 @@ class Connection(asyncio.Protocol):
         self._decoder = msgspec.msgpack.Decoder(wire.Request)
         self._encoder = msgspec.msgpack.Encoder()
         self._handlers: dict[type, Handler] = {}
+        self._latencies = Latencies()
+        """The daemon's, once there is a session."""
         self._buffer = bytearray()
         self._unread = False
         """The client does not read its replies."""
@@ -49,6 +53,7 @@ class Connection(asyncio.Protocol):
     def serve(self, session: Session) -> None:
         """From now on requests are answered. Called right after the Welcome was sent."""
         self.session = session
+        self._latencies = session.plane.insight.latencies
         self._handlers = _handlers(session)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -121,6 +126,7 @@ class Connection(asyncio.Protocol):
         self._regulate()
 
     def _handle(self, request: Any) -> None:
+        began = time.perf_counter()
         handler = self._handlers.get(type(request))
         if handler is None:
             self._malformed("a second Hello")
@@ -132,26 +138,28 @@ class Connection(asyncio.Protocol):
             return
         if isinstance(answer, wire.Message):
             self.send(answer)
+            self._latencies.answered_at_once(request, time.perf_counter() - began)
         elif answer is not None:
-            self._spawn(request.id, answer)
+            self._spawn(request, answer, began)
 
-    def _spawn(self, request_id: int, work: Later) -> None:
-        task = asyncio.get_running_loop().create_task(self._answer_later(request_id, work))
+    def _spawn(self, request: Any, work: Later, began: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._answer_later(request, work, began))
         self.tasks.add(task)
         task.add_done_callback(self._task_done)
 
-    async def _answer_later(self, request_id: int, work: Later) -> None:
+    async def _answer_later(self, request: Any, work: Later, began: float) -> None:
         """The top of a request's task: whatever happens in it ends here and reaches the client as an error."""
         try:
             answer = await work
         except MooncaskError as error:
-            self._fail(request_id, error)
+            self._fail(request.id, error)
         except Exception:
             log.exception("request failed by a fault of this daemon")
-            self._fail(request_id, _internal())
+            self._fail(request.id, _internal())
         else:
             if answer is not None:
                 self.send(answer)
+        self._latencies.answered_later(request, time.perf_counter() - began)
 
     def _task_done(self, task: "asyncio.Task[None]") -> None:
         choked = self._choked()

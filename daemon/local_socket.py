@@ -232,11 +232,12 @@ class LocalSocket:
     # --- upkeep ---
 
     async def _sweep(self) -> None:
-        """Looks for leases that are kept too long, often enough to notice them within a quarter of their time."""
+        """Looks for leases that are kept too long, often enough to notice them within a quarter of their time; insight ticks."""
         every = min(SWEEP_SECONDS_MAX, max(0.01, self._config.limits.lease_max / 4))
         while True:
             await asyncio.sleep(every)
             self.plane.cut_overstayed(time.monotonic())
+            self.plane.insight.tick()
 
 
 async def _read_hello(sock: socket.socket) -> wire.Hello:

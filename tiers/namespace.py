@@ -113,7 +113,7 @@ class NamespaceRegistry:
 
     def check(self, namespace: Namespace, spec: NamespaceSpec) -> None:
         """Raises FamilyMismatch, naming the first field that differs, when `spec` can't share this namespace."""
-        for name, have, got in _differences(namespace.spec, spec):
+        for name, have, got in differences(namespace.spec, spec):
             raise FamilyMismatch(spec.name, name, have, got)
 
     def new(self, spec: NamespaceSpec) -> Namespace:
@@ -148,7 +148,7 @@ class NamespaceRegistry:
         return msgspec.msgpack.encode(SavedNamespace(NamespaceSpec(""), self.next_id))
 
 
-def _differences(have: NamespaceSpec, got: NamespaceSpec) -> Iterator[tuple[str, str, str]]:
+def differences(have: NamespaceSpec, got: NamespaceSpec) -> Iterator[tuple[str, str, str]]:
     """(field, have, got) for whatever keeps two workers from exchanging KV, family fields first."""
     for name in sorted(have.family.keys() | got.family.keys()):
         ours, theirs = have.family.get(name, "(absent)"), got.family.get(name, "(absent)")

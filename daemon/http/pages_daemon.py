@@ -1,24 +1,37 @@
-"""Pages of the whole daemon: its configuration."""
+"""Pages of the whole daemon: how it is doing, what happened lately, its configuration."""
 
 from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
 from mooncask.daemon.http.page_request import PageRequest
 from mooncask.daemon.insight.config_page import config_page
+from mooncask.daemon.insight.events import EVENTS_MAX
 from mooncask.daemon.session import LocalPlane
+
+EVENTS_DEFAULT = 100
 
 Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
 
 class DaemonPages:
-    """/-/v1/config."""
+    """/-/v1/overview, /-/v1/events, /-/v1/config."""
 
     def __init__(self, plane: LocalPlane) -> None:
         self._plane = plane
         self._insight = plane.insight
 
     def pages(self) -> dict[tuple[str, str], Page]:
-        return {("GET", "config"): self._config}
+        return {
+            ("GET", "overview"): self._overview,
+            ("GET", "events"): self._events,
+            ("GET", "config"): self._config,
+        }
+
+    async def _overview(self, asked: PageRequest) -> control.Answer:
+        return await self._insight.overview(asked.caller.tenant)
+
+    async def _events(self, asked: PageRequest) -> control.Answer:
+        return self._insight.events(asked.caller.tenant, asked.limit(EVENTS_DEFAULT, EVENTS_MAX))
 
     async def _config(self, asked: PageRequest) -> control.Answer:
         return config_page(self._plane.service.config, asked.caller.tenant, self._insight.config_file)

@@ -4,23 +4,114 @@ Everything belongs to the event loop's thread. Bounded: each part names its own 
 (`daemon/http/pages.py`) and what its fields mean (`client/control.py`).
 """
 
+import asyncio
+import time
 from typing import TYPE_CHECKING
 
+from mooncask.client import control
 from mooncask.daemon.insight.chains import Chains
+from mooncask.daemon.insight.events import EventLog
+from mooncask.daemon.insight.gone import Gone
+from mooncask.daemon.insight.hot_chains import HotChains
+from mooncask.daemon.insight.latencies import Latencies
+from mooncask.daemon.insight.misses import Misses
+from mooncask.daemon.insight.overview import overview, sums_of
+from mooncask.daemon.insight.rates import Rates
+from mooncask.daemon.insight.traffic import Traffic
 from mooncask.daemon.insight.tree import PrefixTrees
+from mooncask.daemon.insight.verdicts import Verdicts
+from mooncask.daemon.insight.why import Why
+from mooncask.tiers.flows import Flows, Way
+from mooncask.tiers.namespace import Namespace
 
 if TYPE_CHECKING:
     from mooncask.daemon.session import LocalPlane
 
+RATES_SECONDS = 10.0
+TICK_SECONDS = 0.9
+"""At least between two ticks, however often the daemon's sweep comes by."""
+TREES_UNUSED_SECONDS = 60.0
+
+FlowName = tuple[str, Way]
+"""("blocks" or "bytes", way)"""
+
 
 class Insight:
-    """Of one daemon; made with its `LocalPlane`."""
+    """Of one daemon; made with its `LocalPlane`, told of look-ups and ticked about once a second."""
 
     def __init__(self, plane: "LocalPlane") -> None:
         self._plane = plane
-        self._service = plane.service
-        store = plane.service.store
-        self.trees = PrefixTrees(store.catalogue)
-        self.chains = Chains(store, self.trees)
+        self.service = plane.service
+        store, now = plane.service.store, time.monotonic()
         self.config_file = ""
         """Where the configuration was read from, empty when from nowhere; `main.py` knows."""
+        self.trees = PrefixTrees(store.catalogue)
+        self.chains = Chains(store, self.trees)
+        self.gone = Gone(store.departures, plane.service.config.insight.departures_max, time.time())
+        self.misses = Misses(self.gone)
+        self.hot_chains = HotChains(store, time.monotonic)
+        self.traffic = Traffic(store)
+        self.http = Flows()
+        """Bytes of bodies that came and went over HTTP."""
+        self.latencies = Latencies()
+        self.flow_rates: Rates[FlowName] = Rates(RATES_SECONDS, now)
+        self._request_rates: Rates[str] = Rates(RATES_SECONDS, now)
+        self.verdicts = Verdicts(plane.service, self.gone)
+        self._why = Why(self.verdicts, self.gone, self._absorb)
+        self._events = EventLog(self.gone, self.misses, self.verdicts)
+        self._ticked_seconds = now
+        for observer in (self.traffic.looked, self.hot_chains.looked, self.misses.looked):
+            plane.service.lookups.add(observer)
+
+    # --- answers ---
+
+    async def overview(self, tenant: str) -> control.Overview:
+        return await overview(self._plane, self, tenant)
+
+    async def why(self, namespace: Namespace, request: control.WhyRequest) -> control.Why:
+        """Raises BadRequest, NoSuchBlock for what is no key."""
+        return await self._why.explain(namespace, request, self.service.door.owned(namespace.spec.tenant))
+
+    def events(self, tenant: str, limit: int) -> control.Events:
+        self._absorb()
+        return self._events.newest(self.service.door.owned(tenant), limit, time.time() - time.monotonic())
+
+    def what_if(self) -> list[control.WhatIf]:
+        """Of ghost caches: there are none yet."""
+        return []
+
+    # --- sums ---
+
+    def flow_sums(self) -> dict[FlowName, int]:
+        """Blocks and bytes of every way since the start."""
+        sums: dict[FlowName, int] = {}
+        for flows in (self.service.store.flows, self.traffic.flows, self.http):
+            sums.update(sums_of(flows.blocks, flows.bytes))
+        return sums
+
+    def requests_rate(self, now: float) -> float:
+        """Requests a second over both sockets and HTTP, at `now` (`time.monotonic()`)."""
+        return sum(self._request_rates.of(self.latencies.requests(), now).values())
+
+    # --- time ---
+
+    def tick(self) -> None:
+        """About once a second, off any request's way: a few microseconds unless much has left."""
+        now = time.monotonic()
+        if now - self._ticked_seconds < TICK_SECONDS:
+            return
+        self._ticked_seconds = now
+        self.flow_rates.snapshot(self.flow_sums(), now)
+        self._request_rates.snapshot(self.latencies.requests(), now)
+        self.hot_chains.tidy()
+        self.trees.forget_unused(TREES_UNUSED_SECONDS)
+        self._absorb_in_slices()
+
+    def _absorb_in_slices(self) -> None:
+        if self.gone.absorb():
+            asyncio.get_running_loop().call_soon(self._absorb_in_slices)
+
+    def _absorb(self) -> None:
+        """All that the store has noted: at most what leaves within a second or so."""
+        while self.gone.absorb():
+            pass
