@@ -39,6 +39,8 @@ COMMANDS: dict[str, Entry] = {
     "ls": Entry("mooncask.tools.listing:ls", "List namespaces, or the blocks of one.", LOOKING),
     "stat": Entry("mooncask.tools.listing:stat", "Show the daemon with its tiers and counters, or one block.", LOOKING),
     "tree": Entry("mooncask.tools.tree:tree", "Show the prefix tree of a KV namespace.", LOOKING),
+    "top": Entry("mooncask.tools.top:top", "Watch the daemon: tiers, flows, hottest chains, clients.", LOOKING),
+    "why": Entry("mooncask.tools.why:why", "Explain a miss: which block of a prompt is not here, and why.", LOOKING),
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),
     "namespaces": Entry("mooncask.tools.namespaces:namespaces", "List, create and drop namespaces.", MOVING),

@@ -16,11 +16,10 @@ from mooncask.client.family import Family
 from mooncask.client.hashing import chain, encode_extra, namespace_name, root
 from mooncask.errors import BadRequest
 from mooncask.tools.connection import Json, Socket, complete_namespace, connected, is_kv, open_existing
+from mooncask.tools.exit_codes import DATA
 from mooncask.tools.output import Column, complain, console, counted, print_json, print_table
 from mooncask.tools.prompt import Special, Text, TextFile, TokenizerPath, Tokens, prompt_tokens
 
-WRONG_VECTOR_EXIT = 65
-"""EX_DATAERR: this implementation and the published vectors differ."""
 _JSON_BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
 
 FamilyFields = Annotated[
@@ -159,7 +158,7 @@ def _print(start: Start, tokens: Sequence[int], keys: Sequence[bytes], as_json: 
 
 
 def _check_vectors(file: Path, as_json: bool) -> None:
-    """Ends with WRONG_VECTOR_EXIT at the first wrong one. Raises BadRequest for a file without vectors."""
+    """Ends with exit code 65 at the first wrong one. Raises BadRequest for a file without vectors."""
     wanted = _read_vectors(file)
     found = [_recomputed(vector) for vector in wanted]
     if as_json:
@@ -168,7 +167,7 @@ def _check_vectors(file: Path, as_json: bool) -> None:
         for field, value in ours.items():
             if vector.get(field) != value:
                 complain(f"{file}, vector {i}: {field} is {value} here and {vector.get(field)} there")
-                raise typer.Exit(WRONG_VECTOR_EXIT)
+                raise typer.Exit(DATA)
     if not as_json:
         keys = sum(len(ours["keys"]) for ours in found)
         console().print(f"{counted(len(found), 'vector')} with {counted(keys, 'key')}: all as published")

@@ -14,16 +14,8 @@ from typer.core import TyperGroup
 
 from mooncask.errors import MooncaskError
 from mooncask.tools.command_table import lazy_commands
+from mooncask.tools.exit_codes import INTERRUPTED, OS_ERROR, PIPE, USAGE
 from mooncask.tools.output import complain
-
-USAGE_EXIT = 2
-"""A command line that cannot be understood."""
-OS_ERROR_EXIT = 74
-"""EX_IOERR: a file that was named could not be read or written."""
-INTERRUPTED_EXIT = 130
-"""128 + SIGINT: stopped by Ctrl-C."""
-PIPE_EXIT = 141
-"""128 + SIGPIPE: whoever read our output has gone."""
 
 ClickException: Any = typer.BadParameter.__mro__[2]
 """The base of all errors about the command line; by way of a public name, since typer keeps its own copy of click."""
@@ -54,7 +46,7 @@ class Mooncask(TyperGroup):
             sys.exit(_refuse(error))
         except typer.Abort:
             complain("stopped; nothing more was done")
-            sys.exit(INTERRUPTED_EXIT)
+            sys.exit(INTERRUPTED)
         except MooncaskError as error:
             complain(str(error))
             sys.exit(error.exit_code)
@@ -67,11 +59,11 @@ def _refuse(error: Any) -> int:
     """Says what is wrong with the command line, and what to try. Without any arguments the help page was meant."""
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
-        return USAGE_EXIT
+        return USAGE
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mooncask"
     complain(f'{_reworded(error)}; "{path} --help" shows what there is')
-    return USAGE_EXIT
+    return USAGE
 
 
 def _reworded(error: Any) -> str:
@@ -85,9 +77,9 @@ def _reworded(error: Any) -> str:
 def _os_error(error: OSError) -> int:
     if error.errno == errno.EPIPE:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
-        return PIPE_EXIT
+        return PIPE
     complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    return OS_ERROR_EXIT
+    return OS_ERROR
 
 
 app = typer.Typer(

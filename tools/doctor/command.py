@@ -12,9 +12,9 @@ from mooncask.tools.doctor.disk import check_disk
 from mooncask.tools.doctor.finding import Finding, State
 from mooncask.tools.doctor.limits import check_limits
 from mooncask.tools.doctor.software import check_daemon, check_software
+from mooncask.tools.exit_codes import ANSWER_IS_NO
 from mooncask.tools.output import console, counted, print_json, stages
 
-WRONG_EXIT = 1
 MARKS = {State.OK: "[green]ok   [/]", State.NOTE: "[yellow]note [/]", State.WRONG: "[bold red]wrong[/]"}
 
 
@@ -38,7 +38,7 @@ def doctor(
             findings += check_disk(data)
     _print(findings, as_json)
     if any(finding.state is State.WRONG for finding in findings):
-        raise typer.Exit(WRONG_EXIT)
+        raise typer.Exit(ANSWER_IS_NO)
 
 
 def _print(findings: list[Finding], as_json: bool) -> None:

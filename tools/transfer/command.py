@@ -11,17 +11,14 @@ import typer
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.tools.connection import Json, Namespace, Socket, connected, is_kv, open_as_it_is, socket_of, the_namespace
+from mooncask.tools.exit_codes import DATA, INTERRUPTED
 from mooncask.tools.keys import format_size
+from mooncask.tools.object_client import ObjectClient
 from mooncask.tools.output import complain, counted, error_console, print_json, printable
 from mooncask.tools.transfer.archive import Reader, open_reader, open_writer
 from mooncask.tools.transfer.incoming import Advance, Imported, import_kv, import_objects, open_target
 from mooncask.tools.transfer.manifest import Manifest
-from mooncask.tools.transfer.object_client import ObjectClient
 from mooncask.tools.transfer.outgoing import Exported, export_kv, export_objects
-
-DATA_EXIT = 65
-"""EX_DATAERR: blocks of the archive are wrong, or its end is missing."""
-INTERRUPTED_EXIT = 130
 
 Endpoint = Annotated[
     str,
@@ -135,7 +132,7 @@ def _said_when_stopped() -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         complain("stopped; what is done stays, the same command goes on from there")
-        raise typer.Exit(INTERRUPTED_EXIT) from stop
+        raise typer.Exit(INTERRUPTED) from stop
 
 
 def _tell_export(namespace: str, target: str, result: Exported, as_json: bool) -> None:
@@ -152,7 +149,7 @@ def _tell_export(namespace: str, target: str, result: Exported, as_json: bool) -
 
 
 def _tell_import(source: str, namespace: str, result: Imported, finished: bool, as_json: bool) -> None:
-    """Ends with DATA_EXIT when something of the archive is wrong or missing."""
+    """Ends with exit code 65 when something of the archive is wrong or missing."""
     if as_json:
         found = {"source": source, "namespace": namespace, **dataclasses.asdict(result), "finished": finished}
         print_json(found)
@@ -169,4 +166,4 @@ def _tell_import(source: str, namespace: str, result: Imported, finished: bool, 
     if not finished:
         complain(f"{source} is unfinished: its end is missing; export again to complete it, then import again")
     if result.wrong or not finished:
-        raise typer.Exit(DATA_EXIT)
+        raise typer.Exit(DATA)

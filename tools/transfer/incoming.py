@@ -10,9 +10,9 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import NamespaceKind
 from mooncask.errors import BadRequest, DigestMismatch
+from mooncask.tools.object_client import ObjectClient
 from mooncask.tools.transfer.archive import Payload, Reader
 from mooncask.tools.transfer.manifest import Entry, Manifest
-from mooncask.tools.transfer.object_client import ObjectClient
 
 BATCH_BLOCKS = 32
 BATCH_BYTES = 32 << 20
@@ -79,7 +79,7 @@ def import_objects(
     for entry, payload in reader.blocks():
         if _expired(entry):
             result.expired += 1
-        elif _has_object(client, namespace, entry):
+        elif _has_object(client, namespace, door, entry):
             result.already += 1
         else:
             _import_object(client, namespace, door, entry, payload, result)
@@ -167,10 +167,15 @@ def _checked(entry: Entry, payload: Payload) -> bytes | None:
     return data if len(data) == entry.size and xxh3_128_hexdigest(data) == entry.checksum else None
 
 
-def _has_object(client: LocalClient, namespace: NamespaceHandle, entry: Entry) -> bool:
-    """By the checksum that the daemon keeps; of an object longer than a block it is that of its manifest, so it is put again."""
+def _has_object(client: LocalClient, namespace: NamespaceHandle, door: ObjectClient, entry: Entry) -> bool:
+    """By the checksum that the daemon keeps; of an object longer than a block that is not the bytes' own, but its ETag is."""
     (have,) = client.stat(namespace, [entry.key_bytes])
-    return have is not None and have.size == entry.size and have.checksum.hex() == entry.checksum
+    if have is None or have.size != entry.size:
+        return False
+    if have.checksum.hex() == entry.checksum:
+        return True
+    _, headers = door.headers_of(namespace.name, entry.key_bytes.decode())
+    return headers.get("ETag", "") == entry.headers.get("ETag", "none")
 
 
 def _expired(entry: Entry) -> bool:

@@ -11,9 +11,9 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat
 from mooncask.errors import NoSuchBlock
 from mooncask.tools.listing import all_blocks
+from mooncask.tools.object_client import ObjectClient
 from mooncask.tools.transfer.archive import Writer
 from mooncask.tools.transfer.manifest import Entry
-from mooncask.tools.transfer.object_client import ObjectClient
 from mooncask.tools.transfer.order import parents_first
 
 BATCH_BLOCKS = 32
