@@ -20,6 +20,7 @@ from mooncask.daemon.http.operations import WRITES, Operation
 from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.target import NotAnOperation, Target, bucket_of_host, parse_target
 from mooncask.daemon.http.unsupported import unsupported_header
+from mooncask.daemon.http.uploads import UploadOperations
 from mooncask.daemon.service import Service
 from mooncask.errors import AccessDenied
 from mooncask.tiers.namespace import Namespace
@@ -37,6 +38,7 @@ class Dispatch:
         self._service = service
         self._buckets = Buckets(service)
         objects, copying, facts = Objects(service), Copying(service), ObjectFacts(service)
+        uploads = UploadOperations(service)
         self._in_bucket: Mapping[Operation, InBucket] = {
             Operation.HEAD_BUCKET: self._buckets.head,
             Operation.DELETE_BUCKET: self._buckets.delete,
@@ -46,6 +48,7 @@ class Dispatch:
             Operation.LIST_OBJECTS: self._buckets.list_objects,
             Operation.LIST_OBJECTS_V2: self._buckets.list_objects_v2,
             Operation.DELETE_OBJECTS: MultiDelete(service).delete_many,
+            Operation.LIST_UPLOADS: uploads.list_uploads,
         }
         self._on_object: Mapping[Operation, OnObject] = {
             Operation.PUT_OBJECT: objects.put,
@@ -54,6 +57,11 @@ class Dispatch:
             Operation.DELETE_OBJECT: objects.delete,
             Operation.COPY_OBJECT: copying.copy_object,
             Operation.UPLOAD_PART_COPY: copying.copy_part,
+            Operation.CREATE_UPLOAD: uploads.create,
+            Operation.UPLOAD_PART: uploads.upload_part,
+            Operation.COMPLETE_UPLOAD: uploads.complete,
+            Operation.ABORT_UPLOAD: uploads.abort,
+            Operation.LIST_PARTS: uploads.list_parts,
             Operation.GET_OBJECT_ATTRIBUTES: facts.attributes,
             Operation.GET_OBJECT_ACL: facts.acl,
             Operation.GET_OBJECT_TAGGING: facts.tagging,
@@ -105,6 +113,10 @@ class Dispatch:
                 COPY_SOURCE in request.headers,
             )
         except NotAnOperation as error:
+            if "AWSAccessKeyId" in request.query:
+                raise Refused(
+                    400, "InvalidRequest", "signature version 2 is not taken; use AWS4-HMAC-SHA256"
+                ) from error
             raise _not_implemented(str(error)) from error
 
 

@@ -34,6 +34,7 @@ class UploadRecord(msgspec.Struct, frozen=True, array_like=True):
     """Wall clock seconds."""
     algorithm: str = ""
     """Of the checksums that parts have: crc32 and so on."""
+    checksum_type: str = ""
 
 
 class PartRecord(msgspec.Struct, frozen=True, array_like=True):

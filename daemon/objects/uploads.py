@@ -6,7 +6,7 @@ An upload that is older than a day goes, parts and all. What each part and each 
 import logging
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Checksums = Callable[[Upload, Sequence[PartRow]], dict[str, str]]
 UPLOAD_SECONDS_MAX = 24 * 3600.0
 UPLOADS_MAX = 10_000
 """Open at a time, of all tenants: each is known in memory."""
@@ -85,6 +86,14 @@ class Uploads:
         mine = [upload for upload in self._open.values() if upload.owner is namespace and not upload.closed]
         return sorted(mine, key=lambda upload: (upload.record.key, upload.record.started, upload.id))
 
+    def algorithm_of(self, name: str) -> str:
+        """Of an open upload's checksums; empty where there is none of that name."""
+        try:
+            upload = self._open.get(bytes.fromhex(name))
+        except ValueError:
+            return ""
+        return "" if upload is None else upload.record.algorithm
+
     def has_block(self, key: bytes) -> bool:
         """Whether a block of a hidden namespace belongs to an open upload."""
         upload = self._open.get(key[:DATA_BYTES])
@@ -93,14 +102,19 @@ class Uploads:
     # --- changing ---
 
     async def create(
-        self, namespace: Namespace, key: bytes, attributes: ObjectAttributes, algorithm: str = ""
+        self,
+        namespace: Namespace,
+        key: bytes,
+        attributes: ObjectAttributes,
+        algorithm: str = "",
+        checksum_type: str = "",
     ) -> Upload:
         """Raises MetadataTooLarge, Busy."""
         encode_attributes(attributes)
         if len(self._open) >= UPLOADS_MAX:
             raise Busy(f"{UPLOADS_MAX} uploads are open already; complete or abort some")
         hidden = await self._objects.parts_of(namespace)
-        record = UploadRecord(key, attributes, time.time(), algorithm)
+        record = UploadRecord(key, attributes, time.time(), algorithm, checksum_type)
         upload = Upload(secrets.token_bytes(DATA_BYTES), namespace, hidden, record)
         self._open[upload.id] = upload
         try:
@@ -131,12 +145,12 @@ class Uploads:
         name: str,
         wanted: Sequence[WantedPart],
         condition: PutCondition = ALWAYS,
-        checksums: dict[str, str] | None = None,
-        checksum_type: str = "",
+        checksums: Checksums = lambda upload, rows: {},
         *,
         wait_durable: bool = True,
     ) -> ObjectInfo:
-        """Publishes the object, in one step. Asking again after it has succeeded has the same answer.
+        """Publishes the object, in one step. Asking again after it has succeeded has the same answer. `checksums` says what
+        those of the object are, by its parts; what it raises refuses the completion.
 
         Raises NoSuchUpload, InvalidPart, InvalidPartOrder, PartTooSmall, PreconditionFailed; the upload is still open then.
         """
@@ -147,7 +161,7 @@ class Uploads:
         rows = chosen_rows(upload, wanted)
         upload.closed = True
         try:
-            info = await self._publish(upload, rows, condition, checksums or {}, checksum_type)
+            info = await self._publish(upload, rows, condition, checksums(upload, rows))
         except BaseException:
             upload.closed = False
             raise
@@ -162,9 +176,11 @@ class Uploads:
 
     async def save_part(self, upload: Upload, row: PartRow) -> PartRecord:
         """The part is there from now on, in the place of an earlier one of its number. Raises NoSuchUpload."""
-        record = PartRecord(row, time.time())
-        await self._save(upload.hidden, part_key(upload.id, row.part), msgspec.msgpack.encode(record))
-        if upload.closed or self._open.get(upload.id) is not upload:
+        record, key = PartRecord(row, time.time()), part_key(upload.id, row.part)
+        if not upload.closed:
+            await self._save(upload.hidden, key, msgspec.msgpack.encode(record))
+        if upload.closed:  # meanwhile: nobody else takes the record out
+            await self._objects.sweeper.remove_all(upload.hidden, [key])
             raise NoSuchUpload(upload.name)
         earlier = upload.parts.get(row.part)
         upload.parts[row.part] = record
@@ -225,7 +241,7 @@ class Uploads:
         return info if info is not None and info.data and info.data.hex() == name.lower() else None
 
     async def _publish(
-        self, upload: Upload, rows: list[PartRow], condition: PutCondition, checksums: dict[str, str], kind: str
+        self, upload: Upload, rows: list[PartRow], condition: PutCondition, checksums: dict[str, str]
     ) -> ObjectInfo:
         manifest = Manifest(upload.id, rows)
         attributes = msgspec.structs.replace(
@@ -235,7 +251,7 @@ class Uploads:
             modified=time.time(),
             data=upload.id,
             checksums=checksums,
-            checksum_type=kind,
+            checksum_type=upload.record.checksum_type if checksums else "",
             parts=len(rows),
         )
         key, owner = upload.record.key, upload.owner
