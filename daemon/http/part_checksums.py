@@ -55,7 +55,8 @@ def _digest(algorithm: str, data: bytes) -> bytes:
             return zlib.crc32(data).to_bytes(4, "big")
     from awscrt import checksums
 
-    return checksums.crc32c(data).to_bytes(4, "big")
+    found: bytes = checksums.crc32c(data).to_bytes(4, "big")
+    return found
 
 
 def _combined(algorithm: str, digests: Sequence[bytes], sizes: Sequence[int]) -> bytes:
