@@ -66,6 +66,10 @@ class HttpSection(Section, frozen=True):
     grace: Seconds = 30.0
     requests_max: Count = 256
     """Requests under way at a time; more are answered 503."""
+    connections_max: Count = 1024
+    """Connections at a time, over TCP and over the Unix socket; one more is answered 503 and closed."""
+    idle: Seconds = 30.0
+    """How long a connection may wait for the end of its next request's header."""
     tls_certificate: str = ""
     """PEM file with the certificate and what leads to its root; with `tls_key` the port speaks TLS and nothing else."""
     tls_key: str = ""

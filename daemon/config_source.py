@@ -237,6 +237,7 @@ def _check_above_zero(config: Config) -> None:
         ("limits.block_max", config.limits.block_max, SIZE_ALLOWED),
         ("limits.lease_max", config.limits.lease_max, TIME_ALLOWED),
         ("http.rate_min", config.http.rate_min, SIZE_ALLOWED),
+        ("http.idle", config.http.idle, TIME_ALLOWED),
         ("nvme.dirty_max", config.nvme.dirty_max, SIZE_ALLOWED),
         ("socket.staging", config.socket.staging, SIZE_ALLOWED),
     ):

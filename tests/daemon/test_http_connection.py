@@ -154,3 +154,32 @@ async def test_who_asks_for_the_connections_end_gets_it() -> None:
         connection.send("GET / HTTP/1.1\nHost: x\nConnection: close")
         assert "connection: close" in (await connection.head()).lower()
         assert await connection.ended()
+
+
+# --- limits --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_connection_that_asks_for_nothing_or_too_slowly_is_closed() -> None:
+    async with running_http({"http.idle": "200ms"}) as http, by_hand(http) as silent, by_hand(http) as slow:
+        slow.writer.write(b"GET / HTTP/1.1\r\nHost: ")
+        assert await silent.ended() and await slow.ended()
+
+
+async def test_a_connection_above_the_limit_is_told_so_and_others_go_on() -> None:
+    async with running_http({"http.connections_max": 2}) as http, by_hand(http) as first:
+        async with by_hand(http) as second, by_hand(http) as third:
+            first.send("GET / HTTP/1.1\nHost: x")
+            assert (await first.head()).startswith("HTTP/1.1 200")
+            second.send("GET / HTTP/1.1\nHost: x")
+            assert (await second.head()).startswith("HTTP/1.1 200")
+            assert (await third.head()).startswith("HTTP/1.1 503")
+            assert await third.ended()
+
+        async def is_let_in() -> bool:
+            async with by_hand(http) as fourth:
+                fourth.send("GET / HTTP/1.1\nHost: x")
+                return (await fourth.head()).startswith("HTTP/1.1 200")
+
+        async with asyncio.timeout(10):
+            while not await is_let_in():
+                pass  # the daemon has not heard of the others' end yet
