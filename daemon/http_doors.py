@@ -7,6 +7,7 @@ socket, and not before; this module imports it nowhere at its top. What HTTP ans
 import asyncio
 import importlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,19 @@ class HttpDoors:
     @property
     def path(self) -> str:
         return str(self._file.path)
+
+    async def prepare(self, config: Config) -> Callable[[], None]:
+        """A reload's part; see `reload.Prepare`."""
+        if self._opening is not None:
+            await asyncio.wait((self._opening,))
+        applies = [await self.server.prepare(config)] if self.server is not None else []
+
+        def apply() -> None:
+            self._config = config
+            for each in applies:
+                each()
+
+        return apply
 
     async def close(self) -> None:
         """No new connections; requests under way may end within a moment; the file is removed."""

@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = load()
         if options.check_config:
-            store_config(config)
+            _check(config)
             print(f"mooncask: the configuration is valid: {path or 'no file, variables only'}")
             return 0
         set_up_logging(config.log)
@@ -63,6 +63,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"mooncask: {error.message}", file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _check(config: Config) -> None:
+    """What a start would find out before it touches anything, the files of secrets and certificates included."""
+    store_config(config)
+    if config.http.enabled and (config.credentials or config.http.tls_certificate):
+        from mooncask.daemon.http.credentials import load_credentials
+        from mooncask.daemon.http.tls import tls_context
+
+        load_credentials(config)
+        tls_context(config.http)
 
 
 async def run(config: Config, load: Callable[[], Config]) -> None:
@@ -89,7 +100,8 @@ async def run(config: Config, load: Callable[[], Config]) -> None:
         print(f"mooncask ready socket={path} http={doors.address or 'off'}", flush=True)
         log.info("mooncask %s is ready: socket %s, http %s and %s", version(), path, doors.address or "off", doors.path)
         notifier.ready(f"serving on {path} and {doors.address or doors.path}")
-        _in_background(stack, _reload_when(reload, Reloader(config, load, live_parts(local.plane)), notifier))
+        reloader = Reloader(config, load, [doors.prepare, *live_parts(local.plane)])
+        _in_background(stack, _reload_when(reload, reloader, notifier))
         await stop.wait()
         service.ready = False
         notifier.stopping(service.config.shutdown.flush_seconds + STOP_SECONDS)

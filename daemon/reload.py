@@ -16,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from mooncask.daemon.config import Config
-from mooncask.daemon.config_source import quoted
+from mooncask.daemon.config_source import shown
 from mooncask.daemon.logs import set_up_logging
 from mooncask.daemon.namespace_door import DEFAULT_TENANT, tenants_by_uid
 from mooncask.daemon.service import Service
@@ -26,9 +26,18 @@ from mooncask.errors import ConfigError
 log = logging.getLogger(__name__)
 
 RELOADABLE = (
+    "credentials.*.rights",
+    "credentials.*.secret",
+    "credentials.*.secret_file",
+    "credentials.*.tenant",
+    "http.admin_token",
+    "http.connections_max",
+    "http.domain",
     "http.grace",
     "http.rate_min",
     "http.requests_max",
+    "http.tls_certificate",
+    "http.tls_key",
     "limits.acquire_deadline_max",
     "limits.requests_open_max",
     "limits.reserve_deadline_max",
@@ -37,13 +46,15 @@ RELOADABLE = (
     "nvme.dirty_max",
     "nvme.scrub_rate",
     "promotion.promote_after",
+    "s3.ack",
+    "s3.region",
     "shutdown.flush_seconds",
     "socket.clients_max",
     "tenants.*.quota",
     "tenants.*.uids",
 )
 """Keys that SIGHUP can change. Not among them: what sizes memory and disk, where the daemon listens, and what clients were
-told at their Hello (limits.batch_max, limits.block_max, limits.lease_max)."""
+told at their Hello (limits.batch_max, limits.block_max, limits.lease_max). A port that speaks TLS goes on doing so."""
 
 Apply = Callable[[], None]
 Prepare = Callable[[Config], Awaitable[Apply]]
@@ -51,8 +62,8 @@ Prepare = Callable[[Config], Awaitable[Apply]]
 it into force, and can't fail."""
 
 _ABSENT = "(none)"
-_HIDDEN = "(not shown)"
-_SECRETS = ("*.secret", "*.secret_*", "*.password")
+_READ_AGAIN = "; the files of secrets and certificates were read again"
+_TLS = ("http.tls_certificate", "http.tls_key")
 
 
 class Change(NamedTuple):
@@ -83,7 +94,7 @@ class Reloader:
         for apply in applies:
             apply()
         self._current = config
-        return ", ".join(map(str, found)) or "no key has changed"
+        return ", ".join(map(str, found)) or "no key has changed" + _READ_AGAIN * _names_files(config)
 
 
 def live_parts(plane: LocalPlane) -> list[Prepare]:
@@ -156,12 +167,8 @@ def is_reloadable(key: str) -> bool:
     return _matches(key, RELOADABLE)
 
 
-def is_secret(key: str) -> bool:
-    return _matches(key, _SECRETS)
-
-
 def _refuse_fixed(found: Iterable[Change]) -> None:
-    fixed = [change for change in found if not is_reloadable(change.key)]
+    fixed = [change for change in found if not is_reloadable(change.key) or _turns_tls(change)]
     if fixed:
         raise ConfigError(
             ", ".join(change.key for change in fixed),
@@ -170,10 +177,17 @@ def _refuse_fixed(found: Iterable[Change]) -> None:
         )
 
 
+def _names_files(config: Config) -> bool:
+    return bool(config.http.tls_certificate) or any(one.secret_file for one in config.credentials.values())
+
+
+def _turns_tls(change: Change) -> bool:
+    """On or off: other files in the place of files are no such change."""
+    return change.key in _TLS and '""' in (change.before, change.after)
+
+
 def _shown(key: str, values: Mapping[str, object]) -> str:
-    if key not in values:
-        return _ABSENT
-    return _HIDDEN if is_secret(key) else quoted(values[key])
+    return shown(key, values[key]) if key in values else _ABSENT
 
 
 def _matches(key: str, patterns: Iterable[str]) -> bool:

@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 import time
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -15,10 +16,11 @@ from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers, sign
 from mooncask.daemon.http.authentication import Authentication
+from mooncask.daemon.http.credentials import load_credentials
 from mooncask.daemon.http.dispatch import Dispatch
 from mooncask.daemon.http.expectation import admit_later
 from mooncask.daemon.http.local_caller import local_callers
-from mooncask.daemon.http.tls import tls_context
+from mooncask.daemon.http.tls import replace_certificate, tls_context
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import AddressInUse, ConfigError
@@ -32,19 +34,18 @@ KEEPALIVE_SECONDS = 30.0
 
 
 class HttpServer:
-    """Owns the listeners. Whose requests are whose: `caller.py`. `authentication` and `tls` (None: plain HTTP) can be given
-    another configuration while it runs."""
+    """Owns the listeners. Whose requests are whose: `caller.py`."""
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._dispatch = Dispatch(plane.service)
-        self.authentication = Authentication(config, self._dispatch.is_virtual_hosted, time.time)
-        self.tls = tls_context(config.http)
+        self._authentication = Authentication(config, self._dispatch.is_virtual_hosted, time.time)
+        self._tls = tls_context(config.http)
         self._answers = Answers(lambda: plane.service.config.http.requests_max)
         app = web.Application(
             middlewares=[
                 self._answers.middleware,
                 local_callers(plane.service.door.tenant_of),
-                self.authentication.middleware,
+                self._authentication.middleware,
                 self._virtual_hosts,
             ]
         )
@@ -67,7 +68,7 @@ class HttpServer:
         server = await cls.serve(config, plane)
         host, port = split_listen(config.http.listen)
         try:
-            await web.TCPSite(server._runner, host, port, ssl_context=server.tls).start()
+            await web.TCPSite(server._runner, host, port, ssl_context=server._tls).start()
         except OSError as error:
             await server._runner.cleanup()
             if error.errno == errno.EADDRINUSE:
@@ -87,6 +88,18 @@ class HttpServer:
     async def listen_locally(self, sock: socket.socket) -> None:
         """Also answer on this bound Unix socket, which is closed with the server."""
         await _LocalSite(self._runner, sock).start()
+
+    async def prepare(self, config: Config) -> Callable[[], None]:
+        """Reads the files that `config` names; raises ConfigError. What it returns puts it into force, for what comes then."""
+        credentials = await asyncio.to_thread(load_credentials, config)
+        fresh = await asyncio.to_thread(tls_context, config.http)
+
+        def apply() -> None:
+            self._authentication.reconfigure(config, credentials)
+            if self._tls is not None and fresh is not None:
+                replace_certificate(self._tls, fresh)
+
+        return apply
 
     async def close(self) -> None:
         """No new connections; requests under way may end within CLOSE_SECONDS; then they are cut off."""

@@ -13,15 +13,24 @@ def tls_context(http: HttpSection) -> ssl.SSLContext | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
-    load_certificate(context, http)
+    _load_certificate(context, http)
     return context
 
 
-def load_certificate(context: ssl.SSLContext, http: HttpSection) -> None:
-    """The files' certificate for connections that begin from now on; a context in use may be given. Raises ConfigError.
+def replace_certificate(context: ssl.SSLContext, fresh: ssl.SSLContext) -> None:
+    """Connections to the listener of `context` get `fresh`'s certificate from now on. Reads nothing and can't fail.
 
-    A certificate and a key that do not belong together leave a context half changed: try them with `tls_context` first.
+    Loading other files into a context in use could leave it with the certificate of the one and the key of the other.
     """
+
+    def choose(connection: ssl.SSLObject, name: str | None, listener: ssl.SSLContext) -> None:
+        connection.context = fresh
+
+    context.sni_callback = choose  # OpenSSL asks it at every handshake, also of clients that name no server
+
+
+def _load_certificate(context: ssl.SSLContext, http: HttpSection) -> None:
+    """Raises ConfigError."""
     files = f'"{http.tls_certificate}" with "{http.tls_key}"'
     try:
         context.load_cert_chain(http.tls_certificate, http.tls_key, password=_refuse_password)
