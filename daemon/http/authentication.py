@@ -40,7 +40,6 @@ PAGES = "/-/"
 _OPEN = frozenset({"/-/", "/-/ui", "/-/healthz", "/-/readyz"})
 _UI = "/-/ui/"
 _METRICS = "/-/metrics"
-_BEARER = "Bearer "
 
 
 class SigningKeys:
@@ -79,9 +78,7 @@ class SignatureCheck:
         known = self._credentials.get(claim.access_key)
         credential = known or self._nobody
         key = self._keys.get(claim.access_key if known else "", credential.secret, claim.scope)
-        right = False
-        for text in strings_to_sign(head, claim):
-            right |= hmac.compare_digest(signature(key, text), claim.signature)
+        right = any(hmac.compare_digest(signature(key, text), claim.signature) for text in strings_to_sign(head, claim))
         if known is None:
             raise Refused(403, "InvalidAccessKeyId", "this daemon knows no such access key id")
         if not right:
@@ -138,8 +135,9 @@ class Authentication:
         if page and self._is_open(request):
             return ANONYMOUS
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
-        if page and authorization.startswith(_BEARER):
-            return self._admin(authorization)
+        scheme, _, token = authorization.partition(" ")
+        if page and scheme.lower() == "bearer":
+            return self._admin(token.strip())
         if self._signatures is None:
             if page and self._admin_token:
                 raise _denied("this page needs http.admin_token")
@@ -152,9 +150,9 @@ class Authentication:
         set_chunk_signing(request, signing)
         return credential.caller
 
-    def _admin(self, authorization: str) -> Caller:
-        token = authorization.removeprefix(_BEARER).encode("utf-8", "surrogateescape")
-        if not self._admin_token or not hmac.compare_digest(token, self._admin_token):
+    def _admin(self, token: str) -> Caller:
+        given = token.encode("utf-8", "surrogateescape")
+        if not self._admin_token or not hmac.compare_digest(given, self._admin_token):
             raise _denied("this is not http.admin_token")
         return ADMIN
 
