@@ -1,13 +1,12 @@
 """What the HTTP API does around single blocks: leases of what is being sent, buckets, limits, and the pages under /-/."""
 
 import asyncio
-import socket
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 from child_processes import until
-from http_door import S3, Http, leased, running_http, settled
+from http_door import S3, Http, leased, running_http, settled, slow_reader
 from raw_client import key, payload, status_json
 from yarl import URL
 
@@ -15,17 +14,6 @@ from mooncask.client import wire
 from mooncask.errors import MooncaskError, OutOfBounds, error_classes
 
 # --- leases ------------------------------------------------------------------------------------------------------------------
-
-
-async def slow_reader(http: Http, path: str) -> socket.socket:
-    """A connection that has asked for `path` and reads nothing."""
-    host, port = http.address.split(":")
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-    sock.setblocking(False)
-    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-    sock.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    return sock
 
 
 async def test_bytes_that_are_still_being_sent_are_not_reused() -> None:

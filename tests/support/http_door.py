@@ -1,7 +1,9 @@
 """One HTTP client of one daemon in this process, for the tests of its HTTP API."""
 
+import asyncio
 import gc
 import io
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -50,3 +52,14 @@ async def settled(http: Http) -> None:
     """All that HTTP leased was given back."""
     gc.collect()
     await until(lambda: leased(http) == 0)
+
+
+async def slow_reader(http: Http, path: str) -> socket.socket:
+    """A connection that has asked for `path` and reads nothing."""
+    host, port = http.address.split(":")
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+    sock.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return sock
