@@ -29,7 +29,7 @@ from mooncask.tools.connection import (
 )
 from mooncask.tools.keys import format_size, parse_key
 from mooncask.tools.object_client import PIECE_BYTES, ObjectClient
-from mooncask.tools.output import print_json, printable
+from mooncask.tools.output import print_json, printable, stdout_bytes
 
 if TYPE_CHECKING:
     from mooncask.client.local import LocalClient
@@ -109,9 +109,9 @@ def _pieces(source: IO[bytes]) -> Iterator[bytes]:
 def _write(output: Path | None, pieces: "Iterable[bytes | memoryview]") -> None:
     """A file appears when it is whole."""
     if output is None:
-        for piece in pieces:
-            sys.stdout.buffer.write(piece)
-        sys.stdout.buffer.flush()
+        screen = stdout_bytes()
+        screen.writelines(pieces)
+        screen.flush()
         return
     if output.exists() and not output.is_file():  # /dev/null, a pipe
         with output.open("wb") as target:

@@ -151,7 +151,7 @@ def _print(start: Start, tokens: Sequence[int], keys: Sequence[bytes], as_json: 
     rows = [[str(i), f"{i * step}-{(i + 1) * step - 1}", key.hex()] for i, key in enumerate(keys)]
     print_table([Column("block", right=True), Column("tokens", right=True), Column("key")], rows)
     if tail:
-        screen.print(f"the last {counted(tail, 'token')} fill no block and have no key")
+        screen.print(f"no key for {counted(tail, 'token')} at the end, in no whole block")
 
 
 # --- test vectors ----------------------------------------------------------------------------------------------------

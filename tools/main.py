@@ -3,7 +3,6 @@
 What the exit codes mean stands in docs/CLI.md.
 """
 
-import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -51,8 +50,16 @@ class Mooncask(TyperGroup):
             complain(str(error))
             sys.exit(error.exit_code)
         except OSError as error:
-            sys.exit(_os_error(error))
+            complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            sys.exit(OS_ERROR)
         sys.exit(status if isinstance(status, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain
+            raise typer.Exit(PIPE) from error
 
 
 def _refuse(error: Any) -> int:
@@ -72,14 +79,6 @@ def _reworded(error: Any) -> str:
     said: str = error.message if possible else error.format_message()
     said = said.rstrip(".") + (f"; did you mean {' or '.join(possible)}?" if possible else "")
     return f"{said[:1].lower()}{said[1:]}".replace(". Did you mean", "; did you mean").removesuffix("?")
-
-
-def _os_error(error: OSError) -> int:
-    if error.errno == errno.EPIPE:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or flushing at exit would complain again
-        return PIPE
-    complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
-    return OS_ERROR
 
 
 app = typer.Typer(

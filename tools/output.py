@@ -1,10 +1,12 @@
 """What commands print: a table for people or one JSON document, errors on stderr. Nothing else of tools/ prints tables."""
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 import typer
 from rich.console import Console
@@ -56,6 +58,12 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     Console(highlight=False, width=TABLE_WIDTH).print(table)
+
+
+def stdout_bytes() -> IO[bytes]:
+    """stdout for bytes, which takes all it is given. Unbuffered (PYTHONUNBUFFERED) it may take a part and say nothing."""
+    found = sys.stdout.buffer
+    return open(found.fileno(), "wb", closefd=False) if isinstance(found, io.RawIOBase) else found
 
 
 def print_json(document: object) -> None:

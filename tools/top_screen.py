@@ -18,7 +18,7 @@ from mooncask.tools.keys import format_seconds, format_size
 from mooncask.tools.output import printable
 
 BAR_CELLS = 20
-WIDE = 140
+NARROW, WIDE = 100, 140
 KEY_CELLS = 12
 FLOW_ORDER = ("hit", "miss", "put", "promote", "demote", "load", "write", "evict", "http_in", "http_out")
 FLOW_WORDS = {"http_in": "HTTP in", "http_out": "HTTP out"}
@@ -37,8 +37,8 @@ class Room:
 
 def screen(overview: Overview, room: Room) -> RenderableType:
     """One frame."""
-    parts: list[RenderableType] = [header(overview), Text(""), tiers(overview.tiers), Text("")]
-    used = 4 + len(overview.tiers) + 1
+    parts: list[RenderableType] = [*header(overview), Text(""), tiers(overview.tiers, room.width < NARROW), Text("")]
+    used = 6 + len(overview.tiers)
     lists = _lists(overview, room)
     left = max(0, room.lines - used) if room.lines else 0
     if room.width >= WIDE:
@@ -50,29 +50,31 @@ def screen(overview: Overview, room: Room) -> RenderableType:
 
 def waiting(socket: str, why: str, last: RenderableType | None) -> RenderableType:
     """The daemon does not answer: says so, above what was there last."""
-    line = Text(f"waiting for the daemon at {socket}: {why}", style="bold yellow", no_wrap=True, overflow="ellipsis")
+    line = _line(f"waiting for the daemon at {socket}: {why}", "bold yellow")
     return Group(line, Text(""), last) if last is not None else Group(line)
 
 
-def header(overview: Overview) -> Text:
+def header(overview: Overview) -> list[Text]:
+    """Who it is, and how it does."""
     state = "ready" if overview.ready else "starting"
+    node = f"{overview.node}  mooncask {overview.version}  {state}  up {format_seconds(overview.uptime_seconds)}"
     parts = [
-        f"{overview.node}  mooncask {overview.version}  {state}  up {format_seconds(overview.uptime_seconds)}",
         f"{overview.requests_rate:,.0f} requests/s",
         f"hit rate {share(overview.hit_rate)} of tokens",
         f"dirty {format_size(overview.dirty_bytes)}",
     ]
     if overview.waiting_for_room:
         parts.append(f"{overview.waiting_for_room} waiting for room")
-    return Text("   ".join(parts), style="bold", no_wrap=True, overflow="ellipsis")
+    return [_line(node, "bold"), _line("   ".join(parts))]
 
 
-def tiers(found: Sequence[TierView]) -> Table:
+def tiers(found: Sequence[TierView], narrow: bool = False) -> Table:
     """A line a tier, with a bar of how full it is."""
-    table = _table("tier", "fill", "used", "of", "blocks", "pinned", "leased", "reserved", "policy", "state")
+    held = () if narrow else ("pinned", "leased", "reserved")
+    table = _table("tier", "fill", "used", "of", "blocks", *held, "policy", "state")
     for tier in found:
         full = tier.used_bytes / tier.capacity_bytes if tier.capacity_bytes else 0.0
-        sizes = (tier.pinned_bytes, tier.leased_bytes, tier.reserved_bytes)
+        sizes = () if narrow else (tier.pinned_bytes, tier.leased_bytes, tier.reserved_bytes)
         table.add_row(
             Text(tier.tier, style="bold"),
             bar(full),
@@ -255,6 +257,10 @@ def _table(*headings: str) -> Table:
         text = text or heading in ("namespace", "kind", "mode", "tenant", "shard", "client")
         table.add_column(heading, justify="left" if text else "right", no_wrap=True, overflow="ellipsis")
     return table
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 def _cut(key: str) -> str:

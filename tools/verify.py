@@ -1,42 +1,82 @@
-"""`mooncask verify`: reads every copy of every block and compares it with its checksum; wrong ones are quarantined."""
+"""`mooncask verify`: reads every copy of every block and compares it with its checksum; wrong ones are quarantined by the
+daemon, listed here, and never repaired.
 
+A block that is not there when its turn comes may have been evicted since it was listed, or quarantined by this very check:
+the daemon answers both alike. Its log of departures tells them apart.
+"""
+
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import islice
 from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, NamespaceStat
-from mooncask.errors import CorruptBlock, NoSuchNamespace
-from mooncask.tools.connection import Json, Socket, connected, find_namespace, is_kv, open_existing
+from mooncask.errors import CorruptBlock
+from mooncask.tools.connection import (
+    Json,
+    Socket,
+    complete_namespace,
+    connected,
+    is_kv,
+    open_as_it_is,
+    socket_of,
+    the_namespace,
+)
 from mooncask.tools.keys import format_key
 from mooncask.tools.listing import all_blocks, tier_names
-from mooncask.tools.output import Column, console, error_console, print_json, print_table
+from mooncask.tools.output import Column, console, counted, error_console, print_json, print_table
 
 BATCH = 32
+EVENTS = 1000
+"""Departures to look through: many more than leave while one batch is read."""
+
+
+CLOCK_SECONDS = 1.0
+"""The log may tell a departure's time in whole seconds."""
+
+
+class TierChoice(StrEnum):
+    """Where a block must have a copy to be checked."""
+
+    HBM = "hbm"
+    DRAM = "dram"
+    NVME = "nvme"
 
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in one namespace; `wrong` blocks are quarantined."""
+    """What was found in one namespace: `wrong` blocks are quarantined, `left` ones were gone before they were read."""
 
     namespace: str
     right: int = 0
+    left: int = 0
     wrong: list[tuple[str, list[str]]] = field(default_factory=list)
 
 
 def verify(
-    namespace: Annotated[str | None, typer.Argument(help="Without it, all namespaces.", metavar="[NS]")] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Argument(help="Without it, all namespaces.", metavar="[NS]", autocompletion=complete_namespace),
+    ] = None,
+    tier: Annotated[
+        TierChoice | None, typer.Option(help="Only blocks with a copy in this tier; all their copies are checked.")
+    ] = None,
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
     """Check every block against its checksum, in all tiers, and list the wrong ones. Exit status 65 if there are any."""
-    with connected(socket) as client, _progress() as progress:
-        results = [_check(client, found, progress) for found in _chosen(client, namespace)]
+    with connected(socket) as client, ControlClient(socket_of(socket)) as control, _progress() as progress:
+        check = _Check(client, control, tier.value if tier is not None else "", progress)
+        chosen = [the_namespace(client, namespace)] if namespace is not None else client.status().namespaces
+        results = [check.namespace(found) for found in chosen]
     _print(results, as_json)
     wrong = [(key, tiers) for result in results for key, tiers in result.wrong]
     if wrong:
@@ -44,33 +84,49 @@ def verify(
         raise CorruptBlock(key, " and ".join(tiers), f"checksum mismatch ({len(wrong)} wrong in all)")
 
 
-def _chosen(client: LocalClient, name: str | None) -> list[NamespaceStat]:
-    if name is None:
-        return client.status().namespaces
-    found = find_namespace(client, name)
-    if found is None:
-        raise NoSuchNamespace(name)
-    return [found]
+class _Check:
+    """Goes through namespaces, a batch at a time."""
 
+    def __init__(self, client: LocalClient, control: ControlClient, tier: str, progress: Progress) -> None:
+        self._client, self._control = client, control
+        self._tier, self._progress = tier, progress
+        self._since_seconds = time.time() - CLOCK_SECONDS
 
-def _check(client: LocalClient, found: NamespaceStat, progress: Progress) -> Checked:
-    handle, result = open_existing(client, found.name), Checked(found.name)
-    task = progress.add_task(found.name, total=found.blocks)
-    for blocks in _batches(all_blocks(client, handle)):
-        _check_batch(client, handle, blocks, result)
-        progress.advance(task, len(blocks))
-    progress.update(task, total=progress.tasks[task].completed)  # blocks may have come or gone meanwhile
-    return result
+    def namespace(self, found: NamespaceStat) -> Checked:
+        handle, result = open_as_it_is(self._client, found), Checked(found.name)
+        task = self._progress.add_task(found.name, total=found.blocks)
+        for blocks in _batches(all_blocks(self._client, handle)):
+            chosen = [block for block in blocks if not self._tier or self._tier in tier_names(block)]
+            if chosen:
+                self._check_batch(handle, chosen, result)
+            self._progress.advance(task, len(blocks))
+        self._progress.update(
+            task, total=self._progress.tasks[task].completed
+        )  # blocks may have come or gone meanwhile
+        return result
 
+    def _check_batch(self, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
+        answers = self._client.verify(handle, [block.key for block in blocks])
+        absent = [block for block, right in zip(blocks, answers, strict=True) if not right]
+        result.right += len(blocks) - len(absent)
+        quarantined = self._quarantined(handle) if absent else set()
+        for block in absent:
+            key = format_key(block.key, is_kv(handle))
+            if key in quarantined:
+                result.wrong.append((key, tier_names(block)))
+            else:
+                result.left += 1
 
-def _check_batch(client: LocalClient, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
-    """One that was evicted or deleted since it was listed counts as wrong: the daemon's answer is the same for both."""
-    answers = client.verify(handle, [block.key for block in blocks])
-    for block, right in zip(blocks, answers, strict=True):
-        if right:
-            result.right += 1
-        else:
-            result.wrong.append((format_key(block.key, is_kv(handle)), tier_names(block)))
+    def _quarantined(self, handle: NamespaceHandle) -> set[str]:
+        """Keys of the namespace that left for a wrong checksum, since the check began."""
+        events = self._control.events(EVENTS)
+        return {
+            gone.key
+            for gone in events.departures
+            if gone.namespace == handle.name
+            and gone.reason == "quarantined"
+            and gone.time_seconds >= self._since_seconds
+        }
 
 
 def _batches(blocks: Iterator[BlockStat]) -> Iterator[list[BlockStat]]:
@@ -80,8 +136,8 @@ def _batches(blocks: Iterator[BlockStat]) -> Iterator[list[BlockStat]]:
 
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    screen = error_console()
-    return Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    found = error_console()
+    return Progress(*columns, console=found, transient=True, disable=not found.is_terminal)
 
 
 def _print(results: list[Checked], as_json: bool) -> None:
@@ -91,6 +147,7 @@ def _print(results: list[Checked], as_json: bool) -> None:
                 {
                     "namespace": r.namespace,
                     "right": r.right,
+                    "left": r.left,
                     "wrong": [{"key": key, "tiers": tiers} for key, tiers in r.wrong],
                 }
                 for r in results
@@ -100,4 +157,6 @@ def _print(results: list[Checked], as_json: bool) -> None:
     wrong = [[r.namespace, key, " ".join(tiers)] for r in results for key, tiers in r.wrong]
     if wrong:
         print_table([Column("namespace"), Column("wrong block"), Column("was in")], wrong)
-    console().print(f"{sum(r.right for r in results):,} blocks are right, {len(wrong):,} wrong")
+    right, left = sum(r.right for r in results), sum(r.left for r in results)
+    gone = f", {left:,} left before they were read" if left else ""
+    console().print(f"{counted(right, 'block')} are right, {len(wrong):,} wrong{gone}")

@@ -5,7 +5,6 @@ whole block of the prompt is here, 1 when one is not.
 """
 
 import re
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -78,13 +77,15 @@ def story(found: Why) -> list[str]:
     """The answer as lines: how much hit, the first miss, what is elsewhere, what to do."""
     if not found.blocks:
         tail = counted(found.tail_tokens, "token")
-        return [f"{found.namespace}: {tail} fill no block of {found.block_tokens}, and such a tail is never stored"]
+        return [
+            f"{found.namespace}: no block is filled by {tail}, {found.block_tokens} make one; nothing is ever stored"
+        ]
     hit = f"{found.hit_blocks:,} of {counted(found.blocks, 'block')}"
     asked_tokens = found.blocks * found.block_tokens
     in_tokens = f" ({found.hit_tokens:,} of {asked_tokens:,} tokens)" if found.block_tokens else ""
     lines = [f"{found.namespace}: {hit} hit{in_tokens}"]
     if found.tail_tokens:
-        lines[0] += f"; the last {counted(found.tail_tokens, 'token')} fill no block"
+        lines[0] += f", {counted(found.tail_tokens, 'token')} at the end in no whole block"
     if found.first_miss is not None:
         lines += _miss(found, found.first_miss)
     for other in found.elsewhere:
@@ -98,8 +99,5 @@ def story(found: Why) -> list[str]:
 def _miss(found: Why, miss: WhyBlock) -> list[str]:
     lines = [f"first miss: block {miss.index}, key {miss.key}", f"    {miss.text or miss.verdict}"]
     if found.later_hits:
-        lines.append(f"    {counted(found.later_hits, 'later block')} are here and of no use without it")
-    if miss.verdict in ("never_stored", "forgotten") and found.log_since_seconds:
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.log_since_seconds))
-        lines.append(f"    the log of departures reaches back to {since}")
+        lines.append(f"    of no use without it: {counted(found.later_hits, 'later block')} that are here")
     return lines

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
-from mooncask.tools.connection import Json, Socket
+from mooncask.client.control_client import ControlClient
+from mooncask.errors import MooncaskError
+from mooncask.tools.connection import Json, Socket, socket_of
 from mooncask.tools.doctor.devices import check_devices
 from mooncask.tools.doctor.disk import check_disk
 from mooncask.tools.doctor.finding import Finding, State
@@ -15,12 +17,17 @@ from mooncask.tools.doctor.software import check_daemon, check_software
 from mooncask.tools.exit_codes import ANSWER_IS_NO
 from mooncask.tools.output import console, counted, print_json, stages
 
+ANSWER_SECONDS = 5.0
 MARKS = {State.OK: "[green]ok   [/]", State.NOTE: "[yellow]note [/]", State.WRONG: "[bold red]wrong[/]"}
 
 
 def doctor(
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the NVMe tier, to be measured for some seconds.", metavar="FOLDER")
+        Path | None,
+        typer.Option(
+            help="Folder to measure for some seconds; by default the NVMe tier's of the running daemon.",
+            metavar="FOLDER",
+        ),
     ] = None,
     without_daemon: Annotated[bool, typer.Option("--no-daemon", help="Do not look for a daemon.")] = False,
     socket: Socket = None,
@@ -35,10 +42,20 @@ def doctor(
             findings += check_daemon(socket)
         if data is not None or not without_daemon:
             tell("the disk, for some seconds")
-            findings += check_disk(data)
+            findings += check_disk(data or _data_folder(socket))
     _print(findings, as_json)
     if any(finding.state is State.WRONG for finding in findings):
         raise typer.Exit(ANSWER_IS_NO)
+
+
+def _data_folder(socket: str | None) -> Path | None:
+    """The running daemon's; None without one, or without an NVMe tier."""
+    try:
+        with ControlClient(socket_of(socket), ANSWER_SECONDS) as control:
+            path = control.config().sections["nvme"]["path"]
+    except MooncaskError:
+        return None  # that there is no daemon is told already
+    return Path(str(path)) if path else None
 
 
 def _print(findings: list[Finding], as_json: bool) -> None:

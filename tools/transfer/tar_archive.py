@@ -15,6 +15,7 @@ from typing import IO, Self
 from urllib.parse import quote
 
 from mooncask.errors import BadRequest
+from mooncask.tools.output import stdout_bytes
 from mooncask.tools.transfer.archive import Chunks
 from mooncask.tools.transfer.manifest import (
     END_NAME,
@@ -37,8 +38,8 @@ MANIFEST_BYTES_MAX = 1 << 20
 class TarWriter:
     """Writes to a file or a pipe; see `archive.Writer`."""
 
-    def __init__(self, file: IO[bytes], manifest: Manifest, already: dict[str, str]) -> None:
-        self._file, self._manifest = file, manifest
+    def __init__(self, file: IO[bytes], manifest: Manifest, already: dict[str, str], is_pipe: bool = False) -> None:
+        self._file, self._manifest, self._is_pipe = file, manifest, is_pipe
         self.already = already
         self._blocks = self._size_bytes = 0
 
@@ -47,7 +48,7 @@ class TarWriter:
         """A tar from its beginning; a pipe cannot be gone on with."""
         if sys.stdout.isatty():
             raise BadRequest("export to - writes a tar to stdout, which is a terminal; redirect it, or name a file")
-        writer = cls(sys.stdout.buffer, manifest, {})
+        writer = cls(stdout_bytes(), manifest, {}, is_pipe=True)
         writer._member(MANIFEST_NAME, encode(manifest))
         return writer
 
@@ -86,11 +87,11 @@ class TarWriter:
         self._member(END_NAME, encode(End(blocks=self._blocks, size_bytes=self._size_bytes)))
         self._file.write(bytes(2 * BLOCK))
         self._file.flush()
-        if self._file is not sys.stdout.buffer:
+        if not self._is_pipe:
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        if self._file is not sys.stdout.buffer:
+        if not self._is_pipe:
             self._file.close()
 
     def _member(self, name: str, data: bytes) -> None:
