@@ -9,7 +9,7 @@ from email.utils import formatdate
 import pytest
 from child_processes import until
 from http_door import Http, leased, running_http, settled, slow_reader
-from object_driver import CHUNK, SETTINGS, body, part_keys
+from object_driver import CHUNK, SETTINGS, body, make_bucket, part_keys, put_object
 
 from mooncask.client.wire import NamespaceKind
 
@@ -219,8 +219,7 @@ async def test_a_slow_reader_holds_a_few_chunks_and_gets_the_bytes_it_began_with
 
 async def test_a_reader_of_a_long_object_that_is_too_slow_is_cut_off() -> None:
     async with running_http({**SETTINGS, "http.grace": "100ms", "http.rate_min": "1GiB"}) as http:
-        await http.ask("PUT", "/photos")
-        await http.ask("PUT", "/photos/k", data=body(9 * CHUNK))
+        await put_object(http.daemon, await make_bucket(http.daemon), b"k", body(9 * CHUNK))
         sock = await slow_reader(http, "/photos/k")
         await until(lambda: leased(http) > 0)
         await settled(http)
