@@ -5,11 +5,12 @@ counted n times a second for long has a count of about n * HALF_LIFE / ln 2. Wha
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 HALF_LIFE_SECONDS = 60.0
 _WEIGHT_MAX = 1e12
+_HALVES_MAX = 1000.0
 
 Thing = TypeVar("Thing", bound=Hashable)
 
@@ -28,11 +29,14 @@ class FadingCounts(Generic[Thing]):
         self._zero_seconds = began_seconds
         self._counts: dict[Thing, float] = {}
 
-    def add(self, thing: Thing, seconds: float) -> None:
-        counts = self._counts
-        counts[thing] = counts.get(thing, 0.0) + 2.0 ** ((seconds - self._zero_seconds) / HALF_LIFE_SECONDS)
-        if len(counts) > 2 * self._most:
-            self._thin_out()
+    def add(self, things: Mapping[Thing, int], seconds: float) -> None:
+        """How often each was seen, all at about this time."""
+        counts, weight = self._counts, self._weight(seconds)
+        for thing, count in things.items():
+            counts[thing] = counts.get(thing, 0.0) + count * weight
+            if len(counts) > 2 * self._most:
+                self._thin_out()
+                counts = self._counts
 
     def most_frequent(self, count: int, seconds: float) -> list[Frequent[Thing]]:
         """The `count` most frequent, most frequent first."""
@@ -54,7 +58,8 @@ class FadingCounts(Generic[Thing]):
             self._zero_seconds = seconds
 
     def _weight(self, seconds: float) -> float:
-        return float(2.0 ** ((seconds - self._zero_seconds) / HALF_LIFE_SECONDS))
+        halves = (seconds - self._zero_seconds) / HALF_LIFE_SECONDS
+        return float(2.0 ** min(halves, _HALVES_MAX))  # a machine may sleep for days
 
     def _thin_out(self) -> None:
         """All counts minus the one that is the `most` + first: so many different others were seen for each of it."""

@@ -6,7 +6,6 @@ A departure that is pushed out of the log goes into a filter of bits, which answ
 
 from collections import OrderedDict, deque
 from collections.abc import Iterator
-from itertools import islice
 from typing import NamedTuple
 
 from xxhash import xxh3_128_intdigest
@@ -70,14 +69,15 @@ class Gone:
         """Takes over what the store has noted, some at a time; whether there is more."""
         taken = self._departures.take(ABSORB_MAX)
         self._absorbed += len(taken)
-        self._notice_lost()
+        if taken:
+            self._notice_lost(taken[0])
         for departure in taken:
             name = Name(departure.namespace, departure.key)
             self._last.pop(name, None)
             self._last[name] = departure
         while len(self._last) > self._most:
             name, oldest = self._last.popitem(last=False)
-            self.exact_since_seconds = oldest.seconds
+            self.exact_since_seconds = max(self.exact_since_seconds, oldest.seconds)
             self._filter(oldest.seconds).add(name)
         return bool(len(self._departures))
 
@@ -104,10 +104,9 @@ class Gone:
             self._filters.append(KeyFilter(now_seconds))
         return self._filters[-1]
 
-    def _notice_lost(self) -> None:
-        """Departures that nobody took in time are gone for good: what left until now can't be told from what never was."""
+    def _notice_lost(self, next_taken: Departure) -> None:
+        """Departures that nobody took in time are gone for good: what left before can't be told from what never was."""
         lost = self._departures.noted - self._absorbed - len(self._departures)
         if lost:
             self._absorbed += lost
-            newest = next(islice(reversed(self._last.values()), 1), None)
-            self.exact_since_seconds = self.known_since_seconds = newest.seconds if newest else self.began_seconds
+            self.exact_since_seconds = self.known_since_seconds = next_taken.seconds

@@ -5,6 +5,7 @@ many chains (a system prompt), which is then named by its last block that is rea
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -43,14 +44,23 @@ class HotChains:
         """For each first block the last block of the chain that was read latest."""
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
-        for lookup in lookups:
-            if lookup.kind is LookupKind.MATCH or not lookup.hits or lookup.namespace.spec.kind != "kv":
-                continue
-            number = lookup.namespace.id
-            first, last = _Chain(number, lookup.keys[0]), lookup.keys[lookup.hits - 1]
-            self._by_first.add(first, lookup.seconds)
-            self._by_last.add(_Chain(number, last), lookup.seconds)
-            self._tips[first] = last
+        """Those that are told together count as of one moment."""
+        read: Counter[tuple[Namespace, bytes, bytes]] = Counter()
+        for kind, namespace, keys, hits, *_ in lookups:
+            if hits and kind is not LookupKind.MATCH:
+                read[(namespace, keys[0], keys[hits - 1])] += 1
+        if not read:
+            return
+        by_first: Counter[_Chain] = Counter()
+        by_last: Counter[_Chain] = Counter()
+        for (namespace, first, last), count in read.items():
+            if namespace.spec.kind == "kv":
+                chain = _Chain(namespace.id, first)
+                by_first[chain] += count
+                by_last[_Chain(namespace.id, last)] += count
+                self._tips[chain] = last
+        self._by_first.add(by_first, lookups[-1].seconds)
+        self._by_last.add(by_last, lookups[-1].seconds)
         if len(self._tips) > TIPS_MAX:
             self.tidy()
 

@@ -50,7 +50,7 @@ class Insight:
         self.gone = Gone(store.departures, plane.service.config.insight.departures_max, time.time())
         self.misses = Misses(self.gone)
         self.hot_chains = HotChains(store, time.monotonic)
-        self.traffic = Traffic(store)
+        self.traffic = Traffic()
         self.http = Flows()
         """Bytes of bodies that came and went over HTTP."""
         self.latencies = Latencies()

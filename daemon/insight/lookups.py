@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mooncask.tiers.block import Hint
 from mooncask.tiers.namespace import Namespace
@@ -63,7 +63,8 @@ class LookupFeed:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._observers: list[LookupObserver] = []
-        self._pending: deque[Lookup] = deque()
+        self._pending: deque[tuple[Any, ...]] = deque()
+        """Fields of `Lookup`s, which are made of them when they are told: the reader should not wait even for that."""
         self._pending_keys = 0
         self._scheduled = False
         self.dropped = 0
@@ -88,7 +89,7 @@ class LookupFeed:
         if self._pending_keys > PENDING_KEYS_MAX:
             self.dropped += 1
             return
-        self._pending.append(Lookup(kind, namespace, keys, hits, hint, self._clock(), client, memory_hits, waits))
+        self._pending.append((kind, namespace, keys, hits, hint, self._clock(), client, memory_hits, waits))
         self._pending_keys += len(keys)
         if not self._scheduled:
             self._scheduled = True
@@ -110,8 +111,9 @@ class LookupFeed:
         told: list[Lookup] = []
         keys = 0
         while self._pending and keys < SLICE_KEYS:
-            told.append(self._pending.popleft())
-            keys += len(told[-1].keys)
+            lookup = Lookup._make(self._pending.popleft())
+            keys += len(lookup.keys)
+            told.append(lookup)
         self._pending_keys -= keys
         for observer in self._observers:
             try:

@@ -7,7 +7,6 @@ from mooncask.daemon.insight.rates import RecentPrefixes
 from mooncask.daemon.namespace_door import block_tokens
 from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.namespace import Namespace
-from mooncask.tiers.store import Store
 
 HIT_DRAM = Way("hit", "dram")
 HIT_NVME = Way("hit", "nvme")
@@ -20,54 +19,48 @@ BUCKETS = 30
 class Traffic:
     """An observer of look-ups. A hit is a block that a reader was given or is being loaded for it; a match gives none.
 
-    A miss is a block that was asked for, by whatever kind of look-up, and not here. It is counted in the mean size of its
-    namespace's blocks. Hit rates are counted as `Service.match` does: tokens of contiguous prefixes of matches.
+    A miss is a block that was asked for, by whatever kind of look-up, and not here. Bytes are counted in the mean size of the
+    namespace's blocks: of one KV namespace all are equal. Hit rates are counted as `Service.match` does: tokens of contiguous
+    prefixes of matches.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._size = store.catalogue.size
+    def __init__(self) -> None:
         self.flows = Flows()
         self.prefixes = RecentPrefixes(BUCKET_SECONDS, BUCKETS)
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
-        for lookup in lookups:
-            if lookup.hits < len(lookup.keys):
-                self._missed(lookup)
-            if lookup.kind is LookupKind.MATCH:
-                self._matched(lookup)
-            elif lookup.hits:
-                self._hit(lookup)
+        """Sums first by namespace: a batch is of many look-ups in few namespaces."""
+        sums: dict[Namespace, _Sums] = {}
+        for kind, namespace, keys, hits, _, _, _, memory_hits, _ in lookups:
+            found = sums.get(namespace)
+            if found is None:
+                found = sums[namespace] = _Sums()
+            asked = len(keys)
+            found.missed += asked - hits
+            if kind is LookupKind.MATCH:
+                found.asked += asked
+                found.matched += hits
+            else:
+                found.hits += hits
+                found.memory_hits += min(memory_hits, hits)
+        for namespace, found in sums.items():
+            self._add(namespace, found, lookups[-1].seconds)
 
-    def _matched(self, lookup: Lookup) -> None:
-        tokens = block_tokens(lookup.namespace.spec.family)
-        if tokens:
-            number = lookup.namespace.id
-            self.prefixes.add(number, tokens * len(lookup.keys), tokens * lookup.hits, lookup.seconds)
-
-    def _missed(self, lookup: Lookup) -> None:
-        missed = len(lookup.keys) - lookup.hits
-        self.flows.add(MISS, missed * _mean_bytes(lookup.namespace), missed)
-
-    def _hit(self, lookup: Lookup) -> None:
-        in_memory = min(lookup.memory_hits, lookup.hits)
-        if in_memory:
-            self.flows.add(HIT_DRAM, self._bytes(lookup.namespace, lookup.keys[:in_memory]), in_memory)
-        if in_memory < lookup.hits:
-            loaded = lookup.keys[in_memory : lookup.hits]
-            self.flows.add(HIT_NVME, self._bytes(lookup.namespace, loaded), len(loaded))
-
-    def _bytes(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
-        """Of these blocks, as far as they are still here. Where the first and the last are equal, all are taken to be."""
-        first, last = (self._bytes_of(namespace, key) for key in (keys[0], keys[-1]))
-        if first == last and namespace.spec.kind == "kv":
-            return first * len(keys)
-        return sum(self._bytes_of(namespace, key) for key in keys)
-
-    def _bytes_of(self, namespace: Namespace, key: bytes) -> int:
-        slot = namespace.index.get(key)
-        return 0 if slot is None else self._size[slot]
+    def _add(self, namespace: Namespace, sums: "_Sums", seconds: float) -> None:
+        size = namespace.stored_bytes // namespace.blocks if namespace.blocks else 0
+        below = sums.hits - sums.memory_hits
+        for way, blocks in ((HIT_DRAM, sums.memory_hits), (HIT_NVME, below), (MISS, sums.missed)):
+            if blocks:
+                self.flows.add(way, blocks * size, blocks)
+        tokens = block_tokens(namespace.spec.family)
+        if tokens and sums.asked:
+            self.prefixes.add(namespace.id, tokens * sums.asked, tokens * sums.matched, seconds)
 
 
-def _mean_bytes(namespace: Namespace) -> int:
-    return namespace.stored_bytes // namespace.blocks if namespace.blocks else 0
+class _Sums:
+    """Blocks of one namespace in one batch."""
+
+    __slots__ = ("asked", "hits", "matched", "memory_hits", "missed")
+
+    def __init__(self) -> None:
+        self.asked = self.hits = self.matched = self.memory_hits = self.missed = 0
