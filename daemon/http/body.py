@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
+from multidict import CIMultiDict
 
 from mooncask.daemon.http.body_promises import (
     CHECKSUM,
@@ -44,6 +45,7 @@ _SIGNED = f"{STREAMING}AWS4-HMAC-SHA256-PAYLOAD"
 _TRAILER = "-TRAILER"
 _FRAMINGS = frozenset({f"{STREAMING}UNSIGNED-PAYLOAD{_TRAILER}", _SIGNED, _SIGNED + _TRAILER})
 _SIZE_DIGITS_MAX = 18
+_QUERY_SHA256 = "X-Amz-Content-Sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class IncomingBody:
 def open_body(request: web.Request, caller: Caller) -> IncomingBody:
     """The body as its headers announce it; nothing of it is read yet. Raises Refused."""
     del caller  # who signed the chunks was settled with the request's own signature
-    plan = body_plan(request.headers, request.content_length)
+    plan = body_plan(_headers(request), request.content_length)
     return IncomingBody(plan, _received(request), chunk_signing_of(request))
 
 
@@ -196,6 +198,14 @@ async def _received(request: web.Request) -> AsyncIterator[bytes]:
                 return  # an empty body says "a chunk has ended" for ever
     except (ClientError, HttpProcessingError) as error:
         raise _incomplete("the connection ended before the body did") from error
+
+
+def _headers(request: web.Request) -> Mapping[str, str]:
+    """A presigned query may say how the body is signed, in the place of the header."""
+    headers = request.headers
+    if _QUERY_SHA256 in request.query and CONTENT_SHA256 not in headers:
+        return CIMultiDict([*headers.items(), (CONTENT_SHA256, request.query[_QUERY_SHA256])])
+    return headers
 
 
 def _size(headers: Mapping[str, str], content_length: int | None) -> int:

@@ -5,6 +5,7 @@ import hashlib
 import http.client
 import io
 import json
+import socket
 import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 from botocore import UNSIGNED
-from botocore.auth import S3SigV4Auth
+from botocore.auth import S3SigV4Auth, S3SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
@@ -260,6 +261,38 @@ def test_a_presigned_request_ends(door: S3Door) -> None:
     answer = ask(door, "GET", target_of(door, stale), {"Host": door.daemon.http_address})
     if made.date() == datetime.now(UTC).date():  # within a minute of midnight the scope is of another day
         assert (answer.status, answer.code) == (403, "AccessDenied") and b"expired" in answer.body
+
+
+def test_a_presigned_query_may_say_what_the_body_is(door: S3Door) -> None:
+    """As some clients presign: the hash is in the query, and in no header."""
+    request = AWSRequest("PUT", f"http://{door.daemon.http_address}/bucket/by-query", headers={})
+    request.url += f"?X-Amz-Content-Sha256={hashlib.sha256(DATA).hexdigest()}"
+    signer = S3SigV4QueryAuth(Credentials(KEY, SECRET), "s3", REGION, 60)
+    signer.payload = lambda _: hashlib.sha256(DATA).hexdigest()  # type: ignore[method-assign]
+    signer.add_auth(request)
+    target = request.url.removeprefix(f"http://{door.daemon.http_address}")
+    headers = {"Host": door.daemon.http_address, "Content-Length": str(len(DATA))}
+    assert ask(door, "PUT", target, headers, DATA[:-1] + b"!").code == "XAmzContentSHA256Mismatch"
+    assert ask(door, "PUT", target, headers, DATA).status == 200
+
+
+@pytest.mark.parametrize("framing", ["plain", "chunks"])
+def test_a_body_that_ends_before_its_time_is_not_published(door: S3Door, framing: str) -> None:
+    host, port = door.daemon.http_address.rsplit(":", 1)
+    more = {"Content-Length": "1000"} if framing == "plain" else {"x-amz-decoded-content-length": "1000"}
+    signed = sign(door, "PUT", "/bucket/short", more)
+    head = "".join(f"{name}: {value}\r\n" for name, value in signed.items())
+    end = b"\r\nhello" if framing == "plain" else b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+    with socket.create_connection((host, int(port)), timeout=20) as raw:
+        tls = door.tls()
+        with tls.wrap_socket(raw, server_hostname=host) if tls else raw as connection:
+            connection.sendall(f"PUT /bucket/short HTTP/1.1\r\n{head}".encode() + end)
+            if framing == "chunks":
+                connection.sendall(b"0\r\n\r\n")
+                assert b"IncompleteBody" in connection.recv(4096)
+    with door.client() as s3, pytest.raises(ClientError) as caught:
+        get(s3, "short")
+    assert refusal(caught.value) == (404, "NoSuchKey")
 
 
 def chunk_signed(door: S3Door, key: str, data: bytes, trailer: bool, tamper: bool = False) -> Answer:
