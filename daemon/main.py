@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -101,14 +102,14 @@ async def run(config: Config, load: Callable[[], Config]) -> None:
         log.info("mooncask %s is ready: socket %s, http %s and %s", version(), path, doors.address or "off", doors.path)
         notifier.ready(f"serving on {path} and {doors.address or doors.path}")
         reloader = Reloader(config, load, [doors.prepare, *live_parts(local.plane)])
-        _in_background(stack, _reload_when(reload, reloader, notifier))
+        _in_background(stack, _reload_when(reload, reloader, notifier, service.counters))
         await stop.wait()
         service.ready = False
         notifier.stopping(service.config.shutdown.flush_seconds + STOP_SECONDS)
         log.info("stopping")
 
 
-async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notifier) -> None:
+async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notifier, counters: Counter[str]) -> None:
     """For ever: one reload at a time; what is asked for during one is one more."""
     while True:
         await asked.wait()
@@ -116,9 +117,11 @@ async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notif
         notifier.reloading()
         try:
             outcome = f"reloaded: {await reloader.reload()}"
+            counters["reloads"] += 1
             log.info("%s", outcome)
         except MooncaskError as error:
             outcome = f"reload refused, nothing has changed: {error.message}"
+            counters["reloads_refused"] += 1
             log.error("%s", outcome)
         notifier.ready(outcome)
 
