@@ -50,6 +50,7 @@ class _DaemonCollector(Collector):
         yield from self._tokens()
         yield from self._tenants()
         yield from self._local()
+        yield from self._what_if()
         yield from self._events()
 
     def _tiers(self) -> Iterator[Metric]:
@@ -116,6 +117,22 @@ class _DaemonCollector(Collector):
         arrivals = self._service.arrivals
         yield GaugeMetricFamily("mooncask_arrivals", "Keys that somebody is putting.", len(arrivals))
         yield GaugeMetricFamily("mooncask_arrival_waits", "Gets that wait for such a key.", arrivals.waiting)
+
+    def _what_if(self) -> Iterator[Metric]:
+        """Of the ghost caches; what is not known yet is left out."""
+        what_ifs = self._service.what_ifs
+        if what_ifs is None:
+            return
+        text = "Hit rate there would be with other memory or another policy."
+        ratio = GaugeMetricFamily("mooncask_what_if_hit_ratio", text, labels=["what"])
+        for answer in what_ifs.answers():
+            if answer.hit_rate >= 0:
+                ratio.add_metric([answer.name], answer.hit_rate)
+        yield ratio
+        yield GaugeMetricFamily(
+            "mooncask_what_if_sample_ratio", "Share of blocks that is sampled for it.", what_ifs.rate
+        )
+        yield CounterMetricFamily("mooncask_what_if_dropped", "News that ghosts were not told of.", what_ifs.dropped)
 
     def _events(self) -> Iterator[Metric]:
         for name, count in sorted(all_counters(self._plane).items()):

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.objects.store import Objects
 from mooncask.daemon.waiter import Waiter
+from mooncask.daemon.what_if import WhatIfs
 from mooncask.daemon.windowed import windowed
 from mooncask.errors import BadRequest, BlockTooLarge, Busy, MooncaskError, NotEvictable, QuotaExceeded
 from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName, WriteMode
@@ -86,8 +87,9 @@ class Service:
         """(namespace, "requested" | "hit") -> tokens of prefixes looked up; hits count the usable prefix only."""
         self.lookups = LookupFeed()
         """Who asked for what. Whoever wants to know (insight, ghost caches, a recorder): `service.lookups.add(observer)`."""
-        self.put_observers: list[Callable[[Writing], None]] = []
-        """Told of each block that is published anew, on the writer's path: they may only take a note."""
+        self.what_ifs = WhatIfs(config) if config.ghosts.enabled else None
+        if self.what_ifs is not None:
+            self.lookups.add(self.what_ifs.looked)
         self.quota_refusals: Counter[str] = Counter()
         self._reserved_bytes: Counter[str] = Counter()
         self.started_seconds = time.monotonic()
@@ -175,8 +177,9 @@ class Service:
             return outcome
         # The store published before it answered; a waiter that came in between holds the block itself (`waiter.py`).
         self._uncount(writing)
-        for tell in self.put_observers if outcome else ():
-            tell(writing)
+        if outcome and self.what_ifs is not None:
+            reservation = writing.reservation
+            self.what_ifs.put(reservation.namespace, reservation.request.key, reservation.request.size)
         for waiter in self.arrivals.published(writing.key):
             waiter.wake(published=True)
         return CommitState.PUBLISHED if outcome else CommitState.HAVE_IT
@@ -239,6 +242,8 @@ class Service:
         """Before the store is closed: no load may end after that."""
         if self._expiry is not None:
             self._expiry.cancel()
+        if self.what_ifs is not None:
+            self.what_ifs.close()
         await self.objects.close()
         if self.loads:
             await asyncio.wait(set(self.loads), timeout=LOADS_SECONDS)
