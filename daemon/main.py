@@ -29,6 +29,7 @@ from mooncask.daemon.http_doors import HttpDoors
 from mooncask.daemon.local_socket import LocalSocket
 from mooncask.daemon.logs import set_up_logging
 from mooncask.daemon.notify import Notifier
+from mooncask.daemon.recorder import Recorder
 from mooncask.daemon.reload import Reloader, live_parts
 from mooncask.daemon.service import Service
 from mooncask.daemon.socket_file import SocketFile, default_path
@@ -92,6 +93,7 @@ async def run(config: Config, load: Callable[[], Config]) -> None:
         service = Service(store, config)
         stack.push_async_callback(_close_store, service)
         stack.push_async_callback(service.close)
+        await _start_recorder(service, stack)
         local = LocalSocket(service, file)
         stack.push_async_callback(local.close)
         doors = await HttpDoors.open(config, local.plane, path)
@@ -107,6 +109,16 @@ async def run(config: Config, load: Callable[[], Config]) -> None:
         service.ready = False
         notifier.stopping(service.config.shutdown.flush_seconds + STOP_SECONDS)
         log.info("stopping")
+
+
+async def _start_recorder(service: Service, stack: AsyncExitStack) -> None:
+    """Raises ConfigError. It ends after the doors are closed, so that the last look-ups are in the file."""
+    if not service.config.recorder.path:
+        return
+    recorder = await Recorder.open(service.config.recorder, service.counters)
+    stack.push_async_callback(recorder.close)
+    stack.callback(service.lookups.flush)
+    service.lookups.add(recorder.looked)
 
 
 async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notifier, counters: Counter[str]) -> None:
