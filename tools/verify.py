@@ -74,7 +74,7 @@ def verify(
 ) -> None:
     """Check every block against its checksum, in all tiers, and list the wrong ones. Exit status 65 if there are any."""
     with connected(socket) as client, ControlClient(socket_of(socket)) as control, _progress() as progress:
-        check = _Check(client, control, tier.value if tier is not None else "", progress)
+        check = Check(client, control, tier.value if tier is not None else "", progress)
         chosen = [the_namespace(client, namespace)] if namespace is not None else client.status().namespaces
         results = [check.namespace(found) for found in chosen]
     _print(results, as_json)
@@ -84,7 +84,7 @@ def verify(
         raise CorruptBlock(key, " and ".join(tiers), f"checksum mismatch ({len(wrong)} wrong in all)")
 
 
-class _Check:
+class Check:
     """Goes through namespaces, a batch at a time."""
 
     def __init__(self, client: LocalClient, control: ControlClient, tier: str, progress: Progress) -> None:
@@ -98,14 +98,15 @@ class _Check:
         for blocks in _batches(all_blocks(self._client, handle)):
             chosen = [block for block in blocks if not self._tier or self._tier in tier_names(block)]
             if chosen:
-                self._check_batch(handle, chosen, result)
+                self.batch(handle, chosen, result)
             self._progress.advance(task, len(blocks))
         self._progress.update(
             task, total=self._progress.tasks[task].completed
         )  # blocks may have come or gone meanwhile
         return result
 
-    def _check_batch(self, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
+    def batch(self, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
+        """Blocks as they were listed; what became of each goes into `result`."""
         answers = self._client.verify(handle, [block.key for block in blocks])
         absent = [block for block, right in zip(blocks, answers, strict=True) if not right]
         result.right += len(blocks) - len(absent)
