@@ -40,16 +40,18 @@ async function refresh() {
   if (!paused && !document.hidden) timer = setTimeout(refresh, EVERY_MS);
 }
 
-// Keeps what is chosen; fills the tree at the first sight of a namespace.
+// Keeps what is chosen, at first the fullest one; fills the tree at the first sight of a namespace.
 function offerNamespaces(namespaces) {
-  const names = namespaces.filter((n) => n.kind === "kv").map((n) => n.name);
+  const kv = namespaces.filter((n) => n.kind === "kv");
+  const names = kv.map((n) => n.name);
+  const fullest = kv.reduce((most, n) => (most && most.blocks >= n.blocks ? most : n), null);
   for (const id of ["tree-namespace", "why-namespace"]) {
     const select = at(id);
     if (names.join("\n") === [...select.options].map((option) => option.value).join("\n")) continue;
     const chosen = select.value;
     select.replaceChildren(...names.map((name) => el("option", { value: name }, name)));
-    if (names.includes(chosen)) select.value = chosen;
-    else if (id === "tree-namespace" && names.length) tree.roots();
+    select.value = names.includes(chosen) ? chosen : (fullest?.name ?? "");
+    if (id === "tree-namespace" && names.length && !names.includes(chosen)) tree.roots();
   }
 }
 

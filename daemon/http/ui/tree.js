@@ -1,4 +1,5 @@
 // The prefix tree of one namespace, opened node by node: a namespace may have a million blocks, a page has fifty.
+// Only where a chain forks it moves to the right: a prompt has hundreds of blocks in a row.
 
 import { children, path } from "./api.js";
 import { chips, count, duration, el, key, size } from "./show.js";
@@ -60,21 +61,21 @@ export class Tree {
   async #append(box, parent, after) {
     await this.#guarded(async () => {
       const answer = await children(this.namespaceOf(), parent, after);
-      for (const node of answer.nodes) box.append(...this.#node(node, answer.counted_max));
+      for (const node of answer.nodes) box.append(...this.#node(node));
       if (answer.more) box.append(el("button", { type: "button", "data-parent": parent, "data-more": answer.nodes.at(-1).key }, "More"));
       if (!answer.nodes.length && !after) box.append(el("p", { class: "empty" }, parent ? "Nothing continues it." : "No chain here."));
     });
   }
 
-  #node(node, countedMax = Infinity) {
-    const below = node.blocks_below > 1 ? `${count(node.blocks_below)}${node.blocks_below >= countedMax ? "+" : ""} blocks` : "1 block";
+  #node(node) {
+    const below = node.blocks_below > 1 ? `${count(node.blocks_below)} blocks` : "1 block";
     const age = Date.now() / 1000 - node.created_seconds;
     const line = el("div", { class: node.key === this.chosen ? "node chosen" : "node" },
       el("button", { type: "button", class: "twist", "data-key": node.key, "aria-expanded": "false",
         "aria-label": `what continues ${node.key}`, disabled: !node.children }, node.children ? "▸" : "·"),
       key(node.key), el("span", {}, ...chips(node.tiers)),
       el("span", { class: "soft" }, `block ${node.depth} · ${count(node.tokens)} tokens · ${size(node.size_bytes)} · ${count(node.hits)} hits · ${below} · ${duration(Math.max(0, age))} old`));
-    return [line, el("div", { class: "below", hidden: true })];
+    return [line, el("div", { class: node.children > 1 ? "below" : "below run", hidden: true })];
   }
 
   async #guarded(work) {

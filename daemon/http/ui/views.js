@@ -40,9 +40,9 @@ function tierRow(tier, flows) {
     el("strong", { class: tier.tier }, tier.tier.toUpperCase()),
     el("div", { class: `bar-of ${tier.tier}`, role: "img",
       "aria-label": `${tier.tier}: ${size(tier.used_bytes)} of ${size(tier.capacity_bytes)} used` },
-      el("i", { style: of(tier.used_bytes) }), el("i", { class: "held", style: of(held) }),
-      el("span", {}, `${size(tier.used_bytes)} of ${size(tier.capacity_bytes)}`)),
-    el("div", { class: "says" }, `${count(tier.blocks)} blocks · ${tier.policy} · `,
+      el("i", { style: of(tier.used_bytes) }), el("i", { class: "held", style: of(held) })),
+    el("div", { class: "says" }, el("b", {}, `${size(tier.used_bytes)} of ${size(tier.capacity_bytes)}`),
+      ` · ${count(tier.blocks)} blocks · ${tier.policy} · `,
       el("span", { class: good ? "good" : "bad" }, tier.state),
       ` · pinned ${size(tier.pinned_bytes)}, leased ${size(tier.leased_bytes)}, reserved ${size(tier.reserved_bytes)}${flowing}`));
 }
@@ -57,13 +57,13 @@ function hotTable(chains) {
     el("button", { type: "button", class: "link", "data-namespace": chain.namespace, "data-key": chain.key }, key(chain.key)),
     chain.namespace, count(chain.tokens), `${chain.rate.toFixed(2)}/s`, count(chain.hits), el("span", {}, ...chips(chain.tiers)),
   ]);
-  return table([["chain"], ["namespace", "text"], ["tokens", "right"], ["reads", "right"], ["hits", "right"], ["tiers"]], rows,
+  return table([["chain"], ["namespace", "name"], ["tokens", "right"], ["reads", "right"], ["hits", "right"], ["tiers"]], rows,
     "No chain has been read yet.");
 }
 
 function namespaceTable(namespaces) {
   const rows = namespaces.map((n) => [n.name, n.kind, n.mode, count(n.blocks), size(n.size_bytes), share(n.hit_rate)]);
-  return table([["namespace", "text"], ["kind"], ["mode"], ["blocks", "right"], ["size", "right"], ["hit rate", "right"]], rows,
+  return table([["namespace", "name"], ["kind"], ["mode"], ["blocks", "right"], ["size", "right"], ["hit rate", "right"]], rows,
     "No namespace yet: an engine makes one when it connects.");
 }
 
@@ -80,7 +80,7 @@ function whatIfTable(now) {
 }
 
 export function drawEvents(events) {
-  put("misses", table([["when"], ["namespace", "text"], ["hit", "right"], ["why", "text"]],
+  put("misses", table([["when"], ["namespace", "name"], ["hit", "right"], ["why", "text"]],
     events.misses.map((m) => [clock(m.time_seconds), m.namespace, `${m.hit_blocks} of ${m.asked_blocks}`,
       el("span", { title: m.key }, m.text || m.verdict)]), "No look-up has missed lately."));
   put("departures", table([["when"], ["block"], ["reason"], ["from"], ["size", "right"]],
