@@ -75,9 +75,11 @@ class Drafts:
         with self._lock:
             return self._drafts.get(DraftName(namespace, names))
 
-    def open(self, namespace: Namespace, names: Names, key: bytes, fill: Callable[[Spool], None]) -> Draft:
-        """The draft of this name, one open more; a new one is filled by `fill`. Raises ENFILE."""
-        draft = Draft(namespace, names, key, Spool(self._spool_folder), time_ns=time.time_ns())
+    def open(
+        self, namespace: Namespace, names: Names, key: bytes, fill: Callable[[Spool], None] | None = None
+    ) -> Draft:
+        """The draft of this name, one open more. A new one is filled by `fill` with what is stored. Raises ENFILE."""
+        draft = Draft(namespace, names, key, Spool(self._spool_folder), changed=fill is None, time_ns=time.time_ns())
         with draft.lock:  # whoever finds it before it is filled waits
             with self._lock:
                 found = self._drafts.get(draft.name)
@@ -89,7 +91,8 @@ class Drafts:
                     found.opens += 1
                     return found
             try:
-                fill(draft.spool)
+                if fill is not None:
+                    fill(draft.spool)
             except BaseException:
                 self.close(draft)
                 raise

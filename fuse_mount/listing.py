@@ -51,7 +51,7 @@ def object_entries(link: StoreLink, namespace: Namespace, folder: Sequence[bytes
     prefix = key_prefix(list(folder))
     after, last_folder = b"", b""
     while True:
-        page = link.client.list_blocks(namespace.handle, prefix, after)
+        page = link.page(namespace, prefix, after)
         for entry in _page_entries(link, namespace, folder, page.blocks):
             if entry.block is None:
                 if entry.name == last_folder:

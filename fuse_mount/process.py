@@ -43,13 +43,18 @@ def serve(options: MountOptions) -> None:
     from mooncask.fuse_mount.kernel import Mount
     from mooncask.fuse_mount.operations import MountedStore
 
+    mounted = threading.Event()
+
     def ready() -> None:
+        mounted.set()
         threading.Thread(target=settle, args=(options,), name="mooncask-mounted", daemon=True).start()
 
     operations = MountedStore(client, options, ready)
     try:
         Mount(operations, options)
     except RuntimeError as exc:
+        if mounted.is_set():  # libfuse's way to say that a signal ended it
+            return
         raise ConfigError("mountpoint", options.mountpoint, f"libfuse could not mount there (status {exc})") from exc
     finally:
         operations.destroy("/")

@@ -5,20 +5,27 @@ Not here: bytes of blocks (`leased_views.py`, `long_objects.py`) and writing (`p
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mooncask.client.family import Family
 from mooncask.client.http import UNIX, HttpClient
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
+from mooncask.client.operations import Page
 from mooncask.client.socket_path import http_socket_path
 from mooncask.client.wire import BlockStat, NamespaceKind, NamespaceStat, Status
-from mooncask.errors import NoSuchNamespace
+from mooncask.errors import DeadlineExceeded, NoSuchNamespace
+
+T = TypeVar("T")
 
 PAGE = 1000
 STATUS_SECONDS = 1.0
 """For how long the list of namespaces is believed."""
+SILENT_SECONDS = 1.0
+"""For how long a daemon that left a look-up without an answer is not asked again: the kernel has look-ups in one folder wait
+for each other, and each would wait for its own deadline."""
 RECENT_SECONDS = 1.0
 RECENT_MAX = 16384
 
@@ -52,6 +59,7 @@ class StoreLink:
         self._status: Status | None = None
         self._status_seconds = 0.0
         self._open: dict[str, NamespaceHandle] = {}
+        self._silent_until = 0.0
         self._recent: dict[tuple[str, bytes], tuple[float, BlockStat]] = {}
         """KV blocks that were looked at a moment ago, with when: opening one after that asks nothing."""
 
@@ -65,7 +73,7 @@ class StoreLink:
             status, taken = self._status, self._status_seconds
         now = time.monotonic()
         if status is None or fresh or now - taken > STATUS_SECONDS:
-            status = self.client.status()
+            status = self._answered(self.client.status)
             with self._lock:
                 self._status, self._status_seconds = status, now
         return status
@@ -87,8 +95,10 @@ class StoreLink:
         with self._lock:
             handle = self._open.get(stat.name)
         if handle is None:
-            handle = self.client.open_namespace(
-                stat.name, kind=stat.kind, family=Family(stat.family), shard=stat.shard, create=False
+            handle = self._answered(
+                lambda: self.client.open_namespace(
+                    stat.name, kind=stat.kind, family=Family(stat.family), shard=stat.shard, create=False
+                )
             )
             with self._lock:
                 self._open[stat.name] = handle
@@ -111,10 +121,20 @@ class StoreLink:
             self._open.pop(text, None)
         self.status(fresh=True)
 
+    def _answered(self, ask: Callable[[], T]) -> T:
+        """A look-up's answer; at once DeadlineExceeded where the daemon was found silent a moment ago."""
+        if time.monotonic() < self._silent_until:
+            raise DeadlineExceeded("look-up of the mount", self.deadline_seconds)
+        try:
+            return ask()
+        except DeadlineExceeded:
+            self._silent_until = time.monotonic() + SILENT_SECONDS
+            raise
+
     # --- blocks ---
 
     def stat(self, namespace: Namespace, key: bytes) -> BlockStat | None:
-        (found,) = self.client.stat(namespace.handle, [key])
+        (found,) = self._answered(lambda: self.client.stat(namespace.handle, [key]))
         if namespace.is_kv:
             self._remember(namespace.name, [found] if found else [])
         return found
@@ -136,13 +156,17 @@ class StoreLink:
 
     def first(self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"") -> BlockStat | None:
         """The first block after `after` whose key starts with `prefix`."""
-        page = self.client.list_blocks(namespace.handle, prefix, after, 1)
+        page = self.page(namespace, prefix, after, 1)
         return page.blocks[0] if page.blocks else None
+
+    def page(self, namespace: Namespace, prefix: bytes, after: bytes, limit: int = PAGE) -> Page:
+        """Blocks whose key starts with `prefix` and comes after `after`, in key order."""
+        return self._answered(lambda: self.client.list_blocks(namespace.handle, prefix, after, limit))
 
     def pages(self, namespace: Namespace, prefix: bytes = b"", after: bytes = b"") -> Iterator[list[BlockStat]]:
         """All blocks whose key starts with `prefix`, in key order, a page at a time."""
         while True:
-            page = self.client.list_blocks(namespace.handle, prefix, after, PAGE)
+            page = self.page(namespace, prefix, after)
             if page.blocks:
                 if namespace.is_kv:
                     self._remember(namespace.name, page.blocks)

@@ -5,6 +5,7 @@ Raises OSError, and what the clients raise.
 
 import errno
 from collections.abc import Callable
+from functools import partial
 
 from mooncask.client.family import DIGEST_BYTES
 from mooncask.errors import MooncaskError
@@ -47,16 +48,15 @@ class Writing:
                 raise failure(errno.EEXIST)
         else:
             key = object_key(names)
-        return self._drafts.open(namespace, names, key, lambda spool: None)
+        return self._drafts.open(namespace, names, key)
 
     def rewrite(self, place: Place, node: BlockNode, *, empty: bool) -> Draft:
         """An object that is there, to be changed. A KV block never changes: EPERM."""
         namespace, names = self._in_blocks(place, errno.EPERM)
         if namespace.is_kv:
             raise failure(errno.EPERM)
-        draft = self._drafts.open(
-            namespace, names, node.block.key, (lambda spool: None) if empty else (lambda spool: self._fill(node, spool))
-        )
+        fill = None if empty else partial(self._fill, node)
+        draft = self._drafts.open(namespace, names, node.block.key, fill)
         if empty:
             self.truncate(draft, 0)
         return draft

@@ -1,0 +1,286 @@
+"""Files written, renamed and removed: what reaches the store, and what never does."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from mount_process import run
+from mounted_store import BLOCK, Mounted, names
+
+LONG = 3 << 20
+"""More than a block of these tests' daemon."""
+
+
+@contextmanager
+def refused(number: int) -> Iterator[None]:
+    with pytest.raises(OSError) as raised:
+        yield
+    assert raised.value.errno == number, raised.value
+
+
+def test_cp_stores_objects_of_any_length(mounted: Mounted, tmp_path: Path) -> None:
+    folder = mounted.objects()
+    for length in (0, 1, 5000, BLOCK, LONG):
+        source = tmp_path / f"f{length}"
+        source.write_bytes(os.urandom(length))
+        run("cp", source, folder.blocks / source.name)
+        assert (folder.blocks / source.name).read_bytes() == source.read_bytes()
+        assert folder.stat(source.name.encode()).size == length
+    run("cp", "-r", tmp_path, folder.blocks / "tree")
+    run("diff", "-r", tmp_path, folder.blocks / "tree")
+    assert folder.stored(b"tree/f5000") == (tmp_path / "f5000").read_bytes()
+
+
+def test_a_file_is_stored_when_it_is_closed_and_not_before(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "a").open("wb", buffering=0) as file:
+        file.write(b"hello")
+        assert folder.stat(b"a") is None
+        assert (folder.blocks / "a").read_bytes() == b"hello"
+        assert names(folder.blocks) == ["a"]
+    assert folder.stored(b"a") == b"hello"
+
+
+def test_fsync_stores_durably(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "a").open("wb", buffering=0) as file:
+        file.write(b"hello")
+        os.fsync(file.fileno())
+        assert folder.stat(b"a").durable
+        file.write(b" world")
+    assert folder.stored(b"a") == b"hello world"
+
+
+def test_appending_seeking_and_truncating_change_an_object_as_a_whole(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"0123456789")
+    path = folder.blocks / "a"
+    with path.open("ab") as file:
+        file.write(b"abc")
+    assert folder.stored(b"a") == b"0123456789abc"
+    with path.open("r+b") as file:
+        file.seek(2)
+        file.write(b"XY")
+        file.truncate(5)
+    assert folder.stored(b"a") == b"01XY4"
+    os.truncate(path, 2)
+    assert folder.stored(b"a") == b"01" == path.read_bytes()
+    path.write_bytes(b"")
+    assert folder.stat(b"a").size == 0
+    with (folder.blocks / "new").open("ab") as file:
+        file.write(b"x")
+        file.seek(100)
+        file.write(b"y")
+    assert folder.stored(b"new") == b"xy"
+
+
+def test_a_file_that_is_opened_for_writing_and_left_as_it_was_is_not_stored_again(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"0123456789")
+    before = folder.stat(b"a")
+    with (folder.blocks / "a").open("r+b") as file:
+        assert file.read() == b"0123456789"
+        mounted.client.put(folder.handle, [b"a"], [b"by another"])
+    assert folder.stored(b"a") == b"by another" and before.checksum != folder.stat(b"a").checksum
+
+
+def test_a_kv_block_is_stored_when_it_has_the_namespaces_size(mounted: Mounted, tmp_path: Path) -> None:
+    folder = mounted.kv(1)
+    source = tmp_path / "block"
+    source.write_bytes(os.urandom(BLOCK))
+    run("cp", source, folder.blocks / ("ab" * 16))
+    assert folder.stored(b"\xab" * 16) == source.read_bytes()
+
+
+@pytest.mark.parametrize("length", [0, 1, BLOCK - 1, BLOCK + 1])
+def test_no_other_length_becomes_a_kv_block(mounted: Mounted, length: int) -> None:
+    folder = mounted.kv(1)
+    path = folder.blocks / ("ab" * 16)
+    with refused(errno.EIO):
+        path.write_bytes(bytes(length))
+    assert folder.keys() == set(folder.payloads)
+    assert names(folder.blocks) == [key.hex() for key in folder.payloads]
+
+
+def test_a_kv_block_with_a_hole_is_not_stored(mounted: Mounted) -> None:
+    folder = mounted.kv(1)
+    with refused(errno.EIO), (folder.blocks / ("ab" * 16)).open("wb") as file:
+        file.truncate(BLOCK)
+        file.write(b"only the beginning")
+    assert folder.stat(b"\xab" * 16) is None
+
+
+def test_an_empty_kv_namespace_takes_no_block_by_file(mounted: Mounted) -> None:
+    folder = mounted.kv()
+    with refused(errno.EIO):
+        (folder.blocks / ("ab" * 16)).write_bytes(bytes(BLOCK))
+    assert folder.keys() == set()
+
+
+def test_a_kv_block_that_is_there_never_changes(mounted: Mounted) -> None:
+    folder = mounted.kv(1)
+    key, payload = next(iter(folder.payloads.items()))
+    path = folder.blocks / key.hex()
+    path.chmod(0o644)
+    for flags in (os.O_WRONLY, os.O_RDWR | os.O_TRUNC, os.O_WRONLY | os.O_APPEND):
+        with refused(errno.EPERM):
+            os.close(os.open(path, flags))
+    with refused(errno.EEXIST):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    with refused(errno.EPERM):
+        os.truncate(path, 0)
+    assert folder.stored(key) == payload
+
+
+WRITER = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT)
+os.write(file, b"x" * int(sys.argv[2]))
+print("wrote", flush=True)
+time.sleep(60)
+"""
+
+
+def kill_writer(path: Path, length: int) -> None:
+    """Somebody writes `length` bytes and is killed before he closes the file."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(length)], stdout=subprocess.PIPE)
+    assert writer.stdout is not None and writer.stdout.readline() == b"wrote\n"
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    writer.stdout.close()
+
+
+def test_a_killed_writer_stores_no_kv_block(mounted: Mounted) -> None:
+    folder = mounted.kv(1)
+    kill_writer(folder.blocks / ("cd" * 16), BLOCK // 2)
+    assert folder.keys() == set(folder.payloads)
+    assert names(folder.blocks) == [key.hex() for key in folder.payloads]
+
+
+def test_a_killed_writer_stores_what_it_wrote_of_an_object(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    kill_writer(folder.blocks / "half", 1000)
+    assert folder.stored(b"half") == b"x" * 1000
+
+
+def test_a_file_written_under_another_name_is_renamed(mounted: Mounted, tmp_path: Path) -> None:
+    folder = mounted.objects(final=b"old", other=b"x")
+    (folder.blocks / ".final.tmp").write_bytes(b"new")
+    run("mv", folder.blocks / ".final.tmp", folder.blocks / "final")
+    assert folder.stored(b"final") == b"new" == (folder.blocks / "final").read_bytes()
+    assert folder.keys() == {b"final", b"other"}
+    (folder.blocks / "long.tmp").write_bytes(content := os.urandom(LONG))
+    (folder.blocks / "long.tmp").rename(folder.blocks / "long")
+    assert (folder.blocks / "long").read_bytes() == content
+    assert folder.keys() == {b"final", b"other", b"long"}
+
+
+def test_a_file_is_renamed_while_it_is_being_written(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "a").open("wb", buffering=0) as file:
+        file.write(b"one")
+        (folder.blocks / "a").rename(folder.blocks / "b")
+        assert folder.keys() == {b"b"} and folder.stored(b"b") == b"one"
+        file.write(b" two")
+    assert folder.keys() == {b"b"} and folder.stored(b"b") == b"one two"
+
+
+def test_a_block_is_staged_under_any_name_and_becomes_one_by_its_digest(mounted: Mounted) -> None:
+    folder = mounted.kv(1)
+    staged = folder.blocks / ".incoming.Xa7fQ1"
+    staged.write_bytes(payload := os.urandom(BLOCK))
+    assert staged.read_bytes() == payload and folder.keys() == set(folder.payloads)
+    staged.rename(folder.blocks / ("ef" * 16))
+    assert folder.stored(b"\xef" * 16) == payload
+    assert not staged.exists()
+    staged.write_bytes(b"short")
+    with refused(errno.EIO):
+        staged.rename(folder.blocks / ("01" * 16))
+    staged.unlink()
+    assert folder.keys() == {*folder.payloads, b"\xef" * 16}
+
+
+def test_what_this_mount_did_not_write_is_not_renamed(mounted: Mounted) -> None:
+    objects, other, kv = mounted.objects(a=b"x"), mounted.objects(), mounted.kv(1)
+    (objects.blocks / "ours").write_bytes(b"y")
+    block = kv.blocks / next(iter(kv.payloads)).hex()
+    for source, target, number in (
+        (objects.blocks / "a", objects.blocks / "b", errno.EPERM),
+        (block, kv.blocks / ("01" * 16), errno.EPERM),
+        (objects.blocks / "ours", other.blocks / "ours", errno.EXDEV),
+        (objects.path, mounted.mount.path / "else", errno.EPERM),
+    ):
+        with refused(number):
+            source.rename(target)
+    assert objects.keys() == {b"a", b"ours"}
+
+
+def test_folders_come_and_go_with_what_is_in_them(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    run("mkdir", "-p", folder.blocks / "a" / "b")
+    assert names(folder.blocks) == ["a"] and names(folder.blocks / "a") == ["b"]
+    (folder.blocks / "a" / "b" / "c").write_bytes(b"x")
+    assert folder.keys() == {b"a/b/c"}
+    with refused(errno.ENOTEMPTY):
+        (folder.blocks / "a").rmdir()
+    run("rm", "-r", folder.blocks / "a")
+    assert folder.keys() == set() and names(folder.blocks) == []
+    run("mkdir", folder.blocks / "empty")
+    run("rmdir", folder.blocks / "empty")
+    assert run("rmdir", folder.blocks / "empty", ok=False).returncode == 1
+
+
+def test_a_folder_of_the_mount_is_a_namespace_of_objects(mounted: Mounted) -> None:
+    path = mounted.mount.path / "made-by-mkdir"
+    path.mkdir()
+    (path / "blocks" / "a").write_bytes(b"x")
+    with refused(errno.ENOTEMPTY):
+        path.rmdir()
+    (path / "blocks" / "a").unlink()
+    path.rmdir()
+    assert not path.exists()
+    with refused(errno.EPERM):
+        mounted.kv().path.rmdir()
+
+
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="needs rsync")
+def test_rsync_writes_under_a_temporary_name_and_renames(mounted: Mounted, tmp_path: Path) -> None:
+    folder, source = mounted.objects(), tmp_path / "source"
+    (source / "deep").mkdir(parents=True)
+    for number in range(5):
+        (source / "deep" / f"f{number}").write_bytes(os.urandom(1000 * number))
+    run("rsync", "-r", f"{source}/", folder.blocks)
+    assert folder.keys() == {f"deep/f{number}".encode() for number in range(5)}
+    run("diff", "-r", source, folder.blocks)
+
+
+def test_sed_changes_an_object_in_place(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"one two\n")
+    run("sed", "-i", "s/two/three/", folder.blocks / "a", ok=False)
+    assert folder.stored(b"a") == b"one three\n"
+
+
+def test_links_and_special_files_are_refused(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"x")
+    for make in (
+        lambda: (folder.blocks / "link").symlink_to("a"),
+        lambda: (folder.blocks / "hard").hardlink_to(folder.blocks / "a"),
+        lambda: os.mkfifo(folder.blocks / "fifo"),
+    ):
+        with pytest.raises(OSError):
+            make()
+    assert folder.keys() == {b"a"}
+
+
+def test_many_programs_write_at_a_time(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    script = "for i in $(seq 40); do head -c 3000 /dev/urandom > $0/$1-$i || exit 1; done"
+    writers = [subprocess.Popen(["sh", "-c", script, str(folder.blocks), str(number)]) for number in range(4)]
+    assert [writer.wait(30) for writer in writers] == [0] * 4
+    assert len(folder.keys()) == 160
+    assert {path.stat().st_size for path in folder.blocks.iterdir()} == {3000}
