@@ -13,9 +13,12 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from daemon_process import DaemonProcess, Setting
+from s3_daemon import tls_settings
 
 REGION = "us-east-1"
-DOORS = ("http",)
+SECRET = "test-secret-of-some-length"
+DOORS = ("http", "https")
+DOMAIN = "localhost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class S3Door:
     daemon: DaemonProcess
     endpoint: str
     access_key: str = "test-key"
-    secret: str = "test-secret-of-some-length"
+    secret: str = SECRET
     certificate: str = ""
 
     @property
@@ -47,8 +50,11 @@ class S3Door:
 @contextmanager
 def open_s3(folder: Path, kind: str, settings: Mapping[str, Setting] | None = None) -> Iterator[S3Door]:
     """`kind` is one of DOORS."""
-    with DaemonProcess.start(folder, dict(settings or {})) as daemon:
-        yield S3Door(daemon, f"http://{daemon.http_address}")
+    certified = kind == "https"
+    signed = {"credentials.test-key.secret": SECRET, **tls_settings(folder)} if certified else {}
+    with DaemonProcess.start(folder, {"http.domain": DOMAIN, **signed, **(settings or {})}) as daemon:
+        certificate = str(folder / "certificate.pem") if certified else ""
+        yield S3Door(daemon, f"{kind}://{daemon.http_address}", certificate=certificate)
 
 
 def boto_client(door: S3Door, **config: Any) -> Any:
