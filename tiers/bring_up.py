@@ -160,7 +160,9 @@ class BringUp:
                     self._quarantine(slot, error)
                     return False
                 continue  # the reclaimer moved it: look where it is now
-            self.rate.loaded(extent.size, time.monotonic() - started)
+            took = time.monotonic() - started
+            self.rate.loaded(extent.size, took)
+            self._copies.timings.nvme_read.observe(took)
             self._counters["nvme_read_bytes"] += extent.size
             self._copies.flows.add(LOAD, extent.size)
             return self._catalogue.sequence[slot] == sequence

@@ -14,6 +14,7 @@ from mooncask.tiers.departures import Departure, Departures
 from mooncask.tiers.dram import DramTier
 from mooncask.tiers.flows import Flows
 from mooncask.tiers.hbm import HbmTier
+from mooncask.tiers.histogram import Timings
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.policies.policy import EvictionPolicy
 
@@ -38,6 +39,7 @@ class Copies:
         self.counters = counters
         self.flows = Flows()
         self.departures = Departures()
+        self.timings = Timings()
         self.leased_bytes = 0
         """Bytes of extents that somebody beside the catalogue refers to."""
         self.room_changed: Callable[[], None] = lambda: None

@@ -26,3 +26,13 @@ class Histogram:
     @property
     def count(self) -> int:
         return sum(self.counts)
+
+
+class Timings:
+    """How long the disk takes, one block at a time, as those who wait for it see it."""
+
+    def __init__(self) -> None:
+        self.nvme_read = Histogram()
+        """Payload read and checked."""
+        self.nvme_write = Histogram()
+        """From the write's turn until it is durable; group commits share a part of it."""

@@ -54,6 +54,7 @@ class Store:
         self.counters: Counter[str] = parts.counters
         self.flows = parts.copies.flows
         self.departures = parts.copies.departures
+        self.timings = parts.copies.timings
         self.config: StoreConfig = parts.config
         self.dram = parts.dram
         self.hbm = parts.hbm

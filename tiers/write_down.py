@@ -122,7 +122,9 @@ class WriteDown:
         try:
             place = await self._place(record.size)
             try:
+                started = time.monotonic()
                 await self._nvme.commit(place, record, self._copies.dram.view(extent))
+                self._copies.timings.nvme_write.observe(time.monotonic() - started)
             except BaseException:
                 self._nvme.free(place)
                 raise

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 Requests = Counter[tuple[str, int]]
 """(method, status) -> how many."""
 
+Answered = Callable[[web.Request, web.StreamResponse, float], None]
+
 _METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE", "POST"})
 _REQUEST_ID = web.RequestKey("mooncask.request_id", str)
 _RETRY_SECONDS = "1"
@@ -30,7 +33,9 @@ CLIENT_GONE = 499
 class Answers:
     """Counts requests, bounds how many are under way, and turns whatever goes wrong into XML."""
 
-    def __init__(self, requests_max: Callable[[], int]) -> None:
+    def __init__(self, requests_max: Callable[[], int], answered: Answered) -> None:
+        """`answered(request, response, seconds)` is called once a request."""
+        self._answered = answered
         self.requests: Requests = Counter()
         self._open: dict[int, web.Request] = {}
         self._requests_max = requests_max
@@ -54,6 +59,7 @@ class Answers:
         self._idle.clear()
         request_id = request[_REQUEST_ID] = f"{self._first_id + self._count:016X}"
         self._count += 1
+        began = time.perf_counter()
         try:
             response = await self._answer(request, handler, request_id)
         finally:
@@ -61,6 +67,7 @@ class Answers:
             if not self._open:
                 self._idle.set()
         self.requests[(request.method if request.method in _METHODS else "other", response.status)] += 1
+        self._answered(request, response, time.perf_counter() - began)
         return response
 
     async def _answer(self, request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:

@@ -13,6 +13,7 @@ from mooncask.daemon.http.caller import Caller, caller_of
 from mooncask.daemon.http.copy_source import COPY_SOURCE
 from mooncask.daemon.http.copying import Copying
 from mooncask.daemon.http.expectation import check_expectation
+from mooncask.daemon.http.measuring import OPERATION
 from mooncask.daemon.http.multi_delete import MultiDelete
 from mooncask.daemon.http.object_facts import ObjectFacts
 from mooncask.daemon.http.objects import Objects
@@ -76,6 +77,7 @@ class Dispatch:
         """Raises Refused and errors of mooncask.errors."""
         check_expectation(request)
         target = self._target(request)
+        request[OPERATION] = target.operation.value
         caller = caller_of(request)
         if target.operation in WRITES:
             if not caller.may_write:

@@ -16,10 +16,12 @@ from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers, sign
 from mooncask.daemon.http.authentication import Authentication
+from mooncask.daemon.http.connections import BoundedRunner
 from mooncask.daemon.http.credentials import load_credentials
 from mooncask.daemon.http.dispatch import Dispatch
 from mooncask.daemon.http.expectation import admit_later
 from mooncask.daemon.http.local_caller import local_callers
+from mooncask.daemon.http.measuring import Measuring
 from mooncask.daemon.http.tls import replace_certificate, tls_context
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
@@ -30,7 +32,6 @@ log = logging.getLogger(__name__)
 CLOSE_SECONDS = 2.0
 CUT_SECONDS = 0.5
 """For handlers to notice that their connection was cut."""
-KEEPALIVE_SECONDS = 30.0
 
 
 class HttpServer:
@@ -40,7 +41,8 @@ class HttpServer:
         self._dispatch = Dispatch(plane.service)
         self._authentication = Authentication(config, self._dispatch.is_virtual_hosted, time.time)
         self._tls = tls_context(config.http)
-        self._answers = Answers(lambda: plane.service.config.http.requests_max)
+        measuring = Measuring(plane.insight)
+        self._answers = Answers(lambda: plane.service.config.http.requests_max, measuring.answered)
         app = web.Application(
             middlewares=[
                 self._answers.middleware,
@@ -52,12 +54,13 @@ class HttpServer:
         app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
         app.router.add_route("*", r"/{target:[\s\S]*}", self._dispatch.answer, expect_handler=admit_later)
         app.on_response_prepare.append(sign)
-        self._runner = web.AppRunner(
+        self._runner = BoundedRunner(
             app,
+            lambda: plane.service.config.http.connections_max,
             access_log=None,
             logger=_protocol_log(),
             auto_decompress=False,  # a body is stored as it was sent, whatever Content-Encoding calls it
-            keepalive_timeout=KEEPALIVE_SECONDS,
+            keepalive_timeout=config.http.idle,
             shutdown_timeout=CUT_SECONDS,
         )
         self.address = ""
