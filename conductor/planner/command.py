@@ -1,20 +1,40 @@
-"""`mooncask plan`: the cheapest DRAM, NVMe and prefill nodes that meet an SLO under a trace, as a table, JSON and a plot.
+"""`mooncask plan`: the cheapest DRAM, NVMe, prefill and decode nodes that meet SLOs under a trace, as a table, JSON and a plot.
 
 Errors are MooncaskErrors of exit status 2, raised before the long work and before anything is written.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from mooncask.conductor.models.analytical import MODELS, ModelShape, analytical_prefill, find_gpu, find_model
+from mooncask.conductor.models.analytical import (
+    MODELS,
+    ModelShape,
+    analytical_decode,
+    analytical_prefill,
+    find_gpu,
+    find_model,
+    kv_capacity_tokens,
+)
+from mooncask.conductor.models.fitted import FITTED_DECODE
 from mooncask.conductor.planner.curves import Curve, Sample, miss_ratio_curve, sample_trace
+from mooncask.conductor.planner.decode import (
+    TBT_METRICS,
+    DecodeHardware,
+    DecodePlan,
+    Prefilled,
+    TbtMetric,
+    TbtObjective,
+    check_decodable,
+    plan_decode,
+)
 from mooncask.conductor.planner.planner import (
     GIB,
     Candidate,
@@ -25,8 +45,8 @@ from mooncask.conductor.planner.planner import (
     grid_gib,
     make_plan,
 )
-from mooncask.conductor.planner.prices import Prices, load_prices
-from mooncask.conductor.planner.queue import Hardware, make_load
+from mooncask.conductor.planner.prices import HOURS_PER_MONTH, Prices, load_prices
+from mooncask.conductor.planner.queue import Hardware, Load, make_load, times_to_first_token
 from mooncask.conductor.replay.replay import BLOCK_TOKENS
 from mooncask.conductor.simulator.cluster import check_name
 from mooncask.conductor.simulator.plots import draw, require_matplotlib
@@ -60,6 +80,15 @@ def plan_command(
         typer.Option(help=f"One of {', '.join(POLICY_NAMES)}; repeatable. Without it, all.", show_default=False),
     ] = None,
     model: Annotated[str, typer.Option(help=f"One of {', '.join(MODELS)}.")] = "llama3-70b",
+    slo_tbt: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between tokens that nine tenths are to keep: also plan decode nodes.", show_default=False
+        ),
+    ] = None,
+    tbt_metric: Annotated[
+        str, typer.Option(help="A request's TBT: longest-tenth (its mean) or p90.")
+    ] = "longest-tenth",
     speed: Annotated[float, typer.Option(help="Replay so many times as fast.")] = 1.0,
     rate: Annotated[
         float | None,
@@ -71,7 +100,7 @@ def plan_command(
         Path | None, typer.Option(help="Also draw the miss-ratio curves into this PNG file.", show_default=False)
     ] = None,
 ) -> None:
-    """Find the cheapest mix of DRAM, NVMe and prefill nodes that meets an SLO for the time to first token."""
+    """Find the cheapest mix of DRAM, NVMe and nodes that meets SLOs for the first token and between tokens."""
     if slo_metric not in ("mean", "p90"):
         raise BadArgument("--slo-metric", repr(slo_metric), "one of mean, p90")
     objective = Objective(slo_ttft, "mean" if slo_metric == "mean" else "p90")
@@ -81,18 +110,54 @@ def plan_command(
     if block_tokens < 1:
         raise BadArgument("--block-tokens", str(block_tokens), "at least 1")
     shape, costs = find_model(model), load_prices(prices)
+    between = None if slo_tbt is None else TbtObjective(slo_tbt, _metric(tbt_metric))
     if plot is not None:
         _check_plot(plot)
     requests = list(read_trace(trace))
-    load = (requests, _sample(requests, rate))
-    found, curves = _find(load, names, shape, costs, objective, block_tokens, speed)
-    block_bytes = block_tokens * shape.kv_bytes_per_token
+    question = Question(requests, _sample(requests, rate), shape, costs, block_tokens, speed)
+    if between is not None:
+        check_decodable(requests, question.decode_hardware)
+    found, curves = _find(question, names, objective)
+    decode = None if between is None else _find_decode(question, found, curves, between)
+    block_bytes = question.block_bytes
     if plot is not None:
         draw(plot, [_line(curve, block_bytes) for curve in curves], "GiB of cache", "miss ratio", logarithmic=True)
     if as_json:
-        _print_json(trace, load[1], curves, found, objective, block_bytes)
+        objectives = {"objective": asdict(objective), "tbt_objective": asdict(between) if between else None}
+        _print_json(trace, question, curves, found, decode, objectives)
     else:
-        _print_table(found, load[1], objective)
+        _print_table(found, question.sample, objective)
+        if between is not None and decode is not None:
+            _print_decode(decode, between, found)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is to be planned for."""
+
+    requests: Sequence[Request]
+    sample: Sample
+    shape: ModelShape
+    prices: Prices
+    block_tokens: int
+    speed: float
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_tokens * self.shape.kv_bytes_per_token
+
+    @property
+    def load(self) -> Load:
+        hardware = _hardware(self.shape, self.prices)
+        return make_load(self.requests, self.sample, hardware, block_tokens=self.block_tokens, speed=self.speed)
+
+    @property
+    def decode_hardware(self) -> DecodeHardware:
+        decode = self.prices.decode
+        gpu = find_gpu(decode.gpu)
+        analytical = analytical_decode(self.shape, gpu, decode.gpus, decode.efficiency)
+        step = FITTED_DECODE if decode.costs == "fitted" else analytical
+        return DecodeHardware(step, kv_capacity_tokens(self.shape, gpu, decode.gpus, decode.memory_share))
 
 
 def _sample(requests: Sequence[Request], rate: float | None) -> Sample:
@@ -104,23 +169,32 @@ def _sample(requests: Sequence[Request], rate: float | None) -> Sample:
     return sample
 
 
-def _find(
-    load: tuple[Sequence[Request], Sample],
-    names: Sequence[str],
-    shape: ModelShape,
-    prices: Prices,
-    objective: Objective,
-    block_tokens: int,
-    speed: float,
-) -> tuple[Plan, list[Curve]]:
-    requests, sample = load
-    block_bytes = block_tokens * shape.kv_bytes_per_token
-    served = make_load(requests, sample, _hardware(shape, prices), block_tokens=block_tokens, speed=speed)
-    sizes = grid_gib(sample.different, block_bytes)
+def _find(question: Question, names: Sequence[str], objective: Objective) -> tuple[Plan, list[Curve]]:
+    load, block_bytes = question.load, question.block_bytes
+    sizes = grid_gib(question.sample.different, block_bytes)
     capacities = curve_capacities(sizes, block_bytes)
-    curves = [miss_ratio_curve(sample, name, capacities) for name in names]
-    plan = make_plan(curves, served, prices, objective, sizes_gib=sizes, block_bytes=block_bytes)
+    curves = [miss_ratio_curve(question.sample, name, capacities) for name in names]
+    plan = make_plan(curves, load, question.prices, objective, sizes_gib=sizes, block_bytes=block_bytes)
     return plan, curves
+
+
+def _find_decode(question: Question, plan: Plan, curves: Sequence[Curve], objective: TbtObjective) -> DecodePlan:
+    """Behind the prefills of the cheapest mix; the KV comes over the network when the first token is there."""
+    mix, load, decode = plan.candidates[0], question.load, question.prices.decode
+    curve = next((curve for curve in curves if curve.policy == mix.policy), None)
+    kept = 0.0 if curve is None else curve.kept(mix.dram_gib * GIB / question.block_bytes)
+    service = load.nothing if curve is None else load.service(kept, mix.kept)
+    speed = 1e9 * question.prices.node.network_gigabytes_per_second
+    sent = [request.input_length * question.shape.kv_bytes_per_token / speed for request in question.requests]
+    first_token = load.arrivals + times_to_first_token(load.arrivals, service, mix.nodes)
+    return plan_decode(
+        question.requests,
+        Prefilled(first_token, first_token + np.array(sent)),
+        question.decode_hardware,
+        objective,
+        nodes_max=decode.nodes_max,
+        dollars_per_node_month=decode.dollars_per_hour * HOURS_PER_MONTH,
+    )
 
 
 def _hardware(shape: ModelShape, prices: Prices) -> Hardware:
@@ -130,6 +204,13 @@ def _hardware(shape: ModelShape, prices: Prices) -> Hardware:
     prefill = analytical_prefill(shape, find_gpu(node.gpu), node.gpus, node.mfu)
     nvme = 1e9 * prices.nvme.gigabytes_per_second
     return Hardware(prefill, shape.layers, shape.kv_bytes_per_token, dram, min(dram, nvme))
+
+
+def _metric(name: str) -> TbtMetric:
+    for metric in TBT_METRICS:
+        if name == metric:
+            return metric
+    raise BadArgument("--tbt-metric", repr(name), f"one of {', '.join(TBT_METRICS)}")
 
 
 def _check_plot(path: Path) -> None:
@@ -144,15 +225,21 @@ def _line(curve: Curve, block_bytes: int) -> _Line:
 
 
 def _print_json(
-    trace: Path, sample: Sample, curves: Sequence[Curve], plan: Plan, objective: Objective, block_bytes: int
+    trace: Path,
+    question: Question,
+    curves: Sequence[Curve],
+    plan: Plan,
+    decode: DecodePlan | None,
+    objectives: Mapping[str, object],
 ) -> None:
     document = {
         "trace": str(trace),
-        "objective": asdict(objective),
-        "block_bytes": block_bytes,
-        "sample": _sample_facts(sample),
+        **objectives,
+        "block_bytes": question.block_bytes,
+        "sample": _sample_facts(question.sample),
         "curves": [asdict(curve) for curve in curves],
         "chosen": asdict(plan.chosen) if plan.chosen else None,
+        "decode": asdict(decode) if decode else None,
         "candidates": [asdict(candidate) for candidate in plan.candidates],
     }
     print(json.dumps(document, indent=2))
@@ -216,3 +303,16 @@ def _verdict(plan: Plan, uncached: Candidate, target: str) -> str:
     if not uncached.meets:
         return f"the {target} is kept; without a cache no number of nodes that can be had keeps it"
     return f"the {target} is kept; ${saved:,.0f} a month less than without a cache"
+
+
+def _print_decode(decode: DecodePlan, objective: TbtObjective, plan: Plan) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    kept = "keep" if decode.meets else "are all there may be, and miss"
+    measure = "mean of the longest tenth of gaps" if objective.metric == "longest-tenth" else "P90 of gaps"
+    total = plan.candidates[0].dollars_per_month + decode.dollars_per_month
+    console.print(
+        f"decode: {decode.nodes} nodes {kept} a TBT of {1e3 * objective.tbt_seconds:g} ms ({measure}) for nine tenths of the "
+        f"requests: {1e3 * decode.tbt:.1f} ms, mean {1e3 * decode.tbt_mean:.1f} ms, KV memory up to {decode.kv_peak:.0%} full",
+        markup=False,
+    )
+    console.print(f"${decode.dollars_per_month:,.0f} a month for decode, ${total:,.0f} with the cheapest mix above")

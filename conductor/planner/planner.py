@@ -3,7 +3,7 @@
 All nodes share one pool of KV, as the Conductor places requests. DRAM is the upper tier: it keeps what a cache of its size
 would keep, and both together what one of their sum would. For every policy and every pair of sizes on a grid of powers of
 two the least number of nodes is found by bisection, which is right because times never rise with nodes (`queue.py`).
-Decode nodes are planned elsewhere (`scheduling/tide.py`): the time to first token does not depend on them.
+Decode nodes are planned behind it (`decode.py`): the time to first token does not depend on them.
 """
 
 import math

@@ -51,10 +51,28 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Decode:
+    """A decode node. `costs`: "analytical", from the GPU's bandwidth at `efficiency`, or "fitted", measurements of a 70B model
+    on 8 A800 whatever the names say. `memory_share` of the GPUs' memory is for weights and KV.
+    """
+
+    dollars_per_hour: float
+    gpu: str
+    gpus: int = 8
+    costs: str = "analytical"
+    efficiency: float = 0.6
+    memory_share: float = 0.9
+    nodes_max: int = 64
+
+
+@dataclass(frozen=True, slots=True)
 class Prices:
+    """`decode` is, where the file does not say, a node like the prefill nodes."""
+
     dram: Dram
     nvme: Nvme
     node: Node
+    decode: Decode
 
     def dollars_per_month(self, dram_gib: float, nvme_gib: float, nodes: int) -> float:
         """What a mix costs."""
@@ -62,7 +80,7 @@ class Prices:
         return memory + nodes * self.node.dollars_per_hour * HOURS_PER_MONTH
 
 
-_Section = TypeVar("_Section", Dram, Nvme, Node)
+_Section = TypeVar("_Section", Dram, Nvme, Node, Decode)
 
 
 def load_prices(path: Path) -> Prices:
@@ -79,13 +97,24 @@ def parse_prices(text: str, source: str) -> Prices:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise BadArgument(source, "not TOML", str(exc)) from exc
-    known = ("dram", "nvme", "node")
+    known = ("dram", "nvme", "node", "decode")
     for name in tables:
         _check_known(name, tables[name], known)
-    dram, nvme, node = (_table(tables, name) for name in known)
-    prices = Prices(_section(Dram, "dram", dram), _section(Nvme, "nvme", nvme), _section(Node, "node", node))
+    dram, nvme, node = (_table(tables, name) for name in known[:3])
+    prefill = _section(Node, "node", node)
+    decode = _decode(_table(tables, "decode") if "decode" in tables else {}, prefill)
+    prices = Prices(_section(Dram, "dram", dram), _section(Nvme, "nvme", nvme), prefill, decode)
     find_gpu(prices.node.gpu)
     return prices
+
+
+def _decode(table: Mapping[str, object], prefill: Node) -> Decode:
+    like = {"dollars_per_hour": prefill.dollars_per_hour, "gpu": prefill.gpu, "gpus": prefill.gpus}
+    decode = _section(Decode, "decode", {**like, "nodes_max": prefill.nodes_max, **table})
+    find_gpu(decode.gpu)
+    if decode.costs not in ("analytical", "fitted"):
+        raise BadArgument("decode.costs", repr(decode.costs), "one of analytical, fitted")
+    return decode
 
 
 def _table(tables: Mapping[str, object], name: str) -> Mapping[str, object]:
@@ -129,7 +158,7 @@ def _value(key: str, value: object, kind: object) -> str | int | float:
         raise BadArgument(key, repr(value), "a whole number, at least 1")
     if key.endswith((".gigabytes_per_second", "_gigabytes_per_second")) and value <= 0:
         raise BadArgument(key, repr(value), "above 0")
-    if key.endswith(".mfu") and not 0 < value <= 1:
+    if key.endswith((".mfu", ".efficiency", ".memory_share")) and not 0 < value <= 1:
         raise BadArgument(key, repr(value), "above 0 and at most 1")
     if value < 0:
         raise BadArgument(key, repr(value), "at least 0")

@@ -50,6 +50,17 @@ def test_an_objective_that_nothing_meets_is_said_so(trace: Path) -> None:
     assert "no mix with at most 64 nodes" in plan(trace, "--prices", PRICES, "--slo-ttft", 0.001, "--policy", "lru")
 
 
+def test_decode_nodes_are_planned_when_an_objective_between_tokens_is_given(trace: Path) -> None:
+    asked = [trace, "--prices", PRICES, "--slo-ttft", 4, "--policy", "lru", "--slo-tbt", 0.05]
+    found = json.loads(plan(*asked, "--json"))
+    assert found["decode"]["meets"] and found["decode"]["tbt"] <= 0.05
+    assert found["tbt_objective"] == {"tbt_seconds": 0.05, "metric": "longest-tenth"}
+    *_, nodes, dollars = plan(*asked).splitlines()
+    assert nodes.startswith(f"decode: {found['decode']['nodes']} nodes keep a TBT of 50 ms")
+    total = found["decode"]["dollars_per_month"] + found["chosen"]["dollars_per_month"]
+    assert dollars.endswith(f"${total:,.0f} with the cheapest mix above")
+
+
 def test_the_plot_is_written_only_when_asked(trace: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="plots need the extra papers")
     plan(trace, "--prices", PRICES, "--slo-ttft", 4, "--policy", "lru", "--plot", tmp_path / "curves.png")
@@ -61,6 +72,8 @@ def test_the_plot_is_written_only_when_asked(trace: Path, tmp_path: Path) -> Non
     [
         (["--slo-ttft", "0"], "--slo-ttft = 0.0: above 0 seconds"),
         (["--slo-metric", "p99"], "--slo-metric = 'p99': one of mean, p90"),
+        (["--slo-tbt", "0"], "--slo-tbt = 0.0: above 0 seconds"),
+        (["--slo-tbt", "1", "--tbt-metric", "p99"], "--tbt-metric = 'p99': one of longest-tenth, p90"),
         (["--policy", "sive"], "did you mean 'sieve'"),
         (["--policy", "min"], "--policy = 'min'"),
         (["--rate", "2"], "--rate = 2.0: above 0 and at most 1"),

@@ -22,7 +22,7 @@ from mooncask.conductor.planner.planner import (
     grid_gib,
     make_plan,
 )
-from mooncask.conductor.planner.prices import Dram, Node, Nvme, Prices
+from mooncask.conductor.planner.prices import Decode, Dram, Node, Nvme, Prices
 from mooncask.conductor.planner.queue import Hardware, Load, make_load, times_to_first_token
 from mooncask.conductor.simulator.cluster import Cache, Cluster, Model
 from mooncask.conductor.simulator.simulate import simulate
@@ -36,7 +36,7 @@ CURVES = (
     Curve("lru", (Point(32, 0.1, 0.2), Point(128, 0.3, 0.6), Point(512, 0.5, 1.0))),
     Curve("fifo", (Point(32, 0.1, 0.1), Point(128, 0.2, 0.5), Point(512, 0.5, 1.0))),
 )
-PRICES = Prices(Dram(3.0, 16.0), Nvme(0.5, 64.0, 2.0), Node(0.5, "a800-80g", nodes_max=12))
+PRICES = Prices(Dram(3.0, 16.0), Nvme(0.5, 64.0, 2.0), Node(0.5, "a800-80g", nodes_max=12), Decode(0.5, "a800-80g"))
 HARDWARE = Hardware(PolynomialPrefill(1e-4, 1e-9), 80, 131072, 50e9, 2e9)
 
 
@@ -80,10 +80,11 @@ def cheapest_of_all(objective: Objective, prices: Prices) -> float | None:
 def test_no_mix_that_meets_the_objective_is_cheaper_than_the_chosen_one(
     seconds: float, metric: Metric, dram: float, nvme: float, hour: float
 ) -> None:
-    prices = Prices(
-        replace(PRICES.dram, dollars_per_gib_month=dram),
-        replace(PRICES.nvme, dollars_per_gib_month=nvme),
-        replace(PRICES.node, dollars_per_hour=hour, nodes_max=6),
+    prices = replace(
+        PRICES,
+        dram=replace(PRICES.dram, dollars_per_gib_month=dram),
+        nvme=replace(PRICES.nvme, dollars_per_gib_month=nvme),
+        node=replace(PRICES.node, dollars_per_hour=hour, nodes_max=6),
     )
     objective = Objective(seconds, metric)
     chosen = plan(objective, prices).chosen

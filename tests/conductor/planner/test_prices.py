@@ -26,6 +26,13 @@ def test_the_example_file_is_right() -> None:
     assert load_prices(Path(__file__).parents[3] / "docs" / "plans" / "prices.toml").node.gpus == 8
 
 
+def test_decode_nodes_are_like_prefill_nodes_unless_the_file_says_otherwise() -> None:
+    alike = parse_prices(GOOD, "p.toml").decode
+    assert (alike.dollars_per_hour, alike.gpu, alike.gpus, alike.costs) == (10.0, "a800-80g", 8, "analytical")
+    other = parse_prices(GOOD + '[decode]\ngpu = "h800-80g"\ngpus = 4\n', "p.toml").decode
+    assert (other.dollars_per_hour, other.gpu, other.gpus) == (10.0, "h800-80g", 4)
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "said"),
     [
@@ -42,6 +49,9 @@ def test_the_example_file_is_right() -> None:
         ("= 0.1", "= 0.1\ngigabytes_per_second = 0", "nvme.gigabytes_per_second = 0: above 0"),
         ("[nvme]", "[ssd]", "known: dram, nvme, node"),
         ("[nvme]\ndollars_per_gib_month = 0.1", "", "nvme = missing: a table [nvme]"),
+        ("[dram]", "[decode]\ncosts = 'guessed'\n[dram]", "decode.costs = 'guessed': one of analytical, fitted"),
+        ("[dram]", "[decode]\nefficiency = 2\n[dram]", "decode.efficiency = 2: above 0 and at most 1"),
+        ("[dram]", "[decode]\ngpu = 'a900'\n[dram]", "one of a100-80g"),
         ("[dram]", "[dram", "not TOML"),
     ],
 )
