@@ -77,8 +77,9 @@ class Insight:
         return self._events.newest(self.service.door.owned(tenant), limit, time.time() - time.monotonic())
 
     def what_if(self) -> list[control.WhatIf]:
-        """Of ghost caches: there are none yet."""
-        return []
+        """Of the ghost caches, where there are any."""
+        what_ifs = self.service.what_ifs
+        return list(what_ifs.answers()) if what_ifs is not None else []
 
     # --- sums ---
 
