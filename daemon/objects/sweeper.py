@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from mooncask.daemon.objects.attributes import decode_attributes
 from mooncask.daemon.objects.manifest import DATA_BYTES
 from mooncask.errors import MooncaskError, NamespaceNotEmpty
+from mooncask.tiers.crash_points import crash_point
 from mooncask.tiers.namespace import Namespace, parts_name
 
 if TYPE_CHECKING:
@@ -170,4 +171,5 @@ class Sweeper:
         removed = 0
         for first in range(0, len(keys), DELETES_A_TURN):
             removed += await self._objects.store.evict(parts, keys[first : first + DELETES_A_TURN])
+            crash_point("objects.parts.removed")
         return removed

@@ -42,6 +42,7 @@ from mooncask.daemon.objects.upload_state import (
     multipart_etag,
 )
 from mooncask.errors import Busy, InvalidPart, MooncaskError, NoSuchUpload
+from mooncask.tiers.crash_points import crash_point
 from mooncask.tiers.namespace import Namespace, parts_name
 
 if TYPE_CHECKING:
@@ -167,6 +168,7 @@ class Uploads:
             raise
         if wait_durable:
             await make_durable(self._service, namespace, key)
+        crash_point("objects.upload.published")
         self._objects.background(self._tidy(upload, rows))
         return info
 

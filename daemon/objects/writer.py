@@ -20,6 +20,7 @@ from mooncask.daemon.objects.filling import Filling, make_durable, put_small
 from mooncask.daemon.objects.manifest import DATA_BYTES, Manifest, PartRow, encode_manifest
 from mooncask.errors import BadRequest, NoSuchBlock
 from mooncask.tiers.block import printable_key
+from mooncask.tiers.crash_points import crash_point
 from mooncask.tiers.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ class ObjectWriter:
             attributes = msgspec.structs.replace(attributes, etag=chunks.checksum_etag())
         encoded = encode_attributes(self._completed(attributes))
         payload = encode_manifest(Manifest(self._data, [self._row]))
+        crash_point("objects.chunks.written")
         condition = self._condition.at_publish(self._key)
         await put_small(self._service, self._namespace, self._key, payload, encoded, condition)
         self._published = True
