@@ -16,6 +16,7 @@ from aiohttp import hdrs, web
 from aiohttp.typedefs import Handler
 
 from mooncask.daemon.config import Config
+from mooncask.daemon.http.browsers import is_from_foreign_page
 from mooncask.daemon.http.caller import ANONYMOUS, Caller, set_caller
 from mooncask.daemon.http.credentials import Credential, load_credentials
 from mooncask.daemon.http.local_caller import is_local
@@ -39,7 +40,9 @@ ADMIN = Caller(DEFAULT_TENANT, "admin token")
 PAGES = "/-/"
 _OPEN = frozenset({"/-/", "/-/ui", "/-/healthz", "/-/readyz"})
 _UI = "/-/ui/"
+"""Static files; what the dashboard shows it asks for with the token."""
 _METRICS = "/-/metrics"
+"""Open to scrapers on this machine."""
 
 
 class SigningKeys:
@@ -96,16 +99,13 @@ class SignatureCheck:
 
     def _check_time(self, claim: Claim) -> None:
         now, made = self._now(), claim.made_seconds
-        clock = {"ServerTime": _written(now)}
         if claim.lifetime_seconds is None:
             if abs(now - made) > SKEW_SECONDS_MAX:
-                details = {"RequestTime": claim.timestamp, **clock, "MaxAllowedSkewMilliseconds": "900000"}
-                text = "the difference between the request time and this daemon's clock is too large"
-                raise Refused(403, "RequestTimeTooSkewed", text, details)
+                raise _skewed(claim.timestamp, now)
         elif made > now + SKEW_SECONDS_MAX:
-            raise Refused(403, "AccessDenied", "Request is not valid yet", clock)
+            raise Refused(403, "AccessDenied", "Request is not valid yet", {"ServerTime": _written(now)})
         elif now > made + claim.lifetime_seconds:
-            details = {"Expires": _written(made + claim.lifetime_seconds), **clock}
+            details = {"Expires": _written(made + claim.lifetime_seconds), "ServerTime": _written(now)}
             raise Refused(403, "AccessDenied", "Request has expired", details)
 
 
@@ -122,6 +122,7 @@ class Authentication:
     def reconfigure(self, config: Config, credentials: Mapping[str, Credential]) -> None:
         """In force from the next request on; cannot fail."""
         self._signatures = SignatureCheck(credentials, config.s3.region, self._now) if credentials else None
+        self._domain = config.http.domain
         self._admin_token = config.http.admin_token.encode()
 
     @web.middleware
@@ -131,9 +132,12 @@ class Authentication:
         return await handler(request)
 
     def _caller(self, request: web.Request) -> Caller:
-        page = _page(request).startswith(PAGES) and not self._is_key(request)
-        if page and self._is_open(request):
+        route = _route(request)
+        page = route.startswith(PAGES) and not self._is_key(request)
+        if page and (route in _OPEN or route.startswith(_UI)):
             return ANONYMOUS
+        if page and route == _METRICS and _from_loopback(request):
+            return self._anonymous(request)
         authorization = request.headers.get(hdrs.AUTHORIZATION, "")
         scheme, _, token = authorization.partition(" ")
         if page and scheme.lower() == "bearer":
@@ -141,7 +145,7 @@ class Authentication:
         if self._signatures is None:
             if page and self._admin_token:
                 raise _denied("this page needs http.admin_token")
-            return ANONYMOUS
+            return self._anonymous(request)
         head = RequestHead(request.method, _target(request), request.headers)
         claim = claim_of(head)
         if claim is None:
@@ -150,22 +154,35 @@ class Authentication:
         set_chunk_signing(request, signing)
         return credential.caller
 
+    def _anonymous(self, request: web.Request) -> Caller:
+        if is_from_foreign_page(request.headers, self._domain):
+            text = (
+                "a browser sends this for another site's page; a host name of this daemon's own is set by http.domain"
+            )
+            raise _denied(text)
+        return ANONYMOUS
+
     def _admin(self, token: str) -> Caller:
         given = token.encode("utf-8", "surrogateescape")
         if not self._admin_token or not hmac.compare_digest(given, self._admin_token):
             raise _denied("this is not http.admin_token")
         return ADMIN
 
-    def _is_open(self, request: web.Request) -> bool:
-        """Says nothing of what is stored, or is asked for by a scraper on this machine."""
-        page = _page(request)
-        return page in _OPEN or page.startswith(_UI) or (page == _METRICS and _from_loopback(request))
 
-
-def _page(request: web.Request) -> str:
+def _route(request: web.Request) -> str:
     """The route that the router found, not the path: there are many ways to write a path."""
     resource = request.match_info.route.resource
     return resource.canonical if resource is not None else ""
+
+
+def _skewed(timestamp: str, now: float) -> Refused:
+    text = "the difference between the request time and this daemon's clock is too large"
+    details = {
+        "RequestTime": timestamp,
+        "ServerTime": _written(now),
+        "MaxAllowedSkewMilliseconds": str(SKEW_SECONDS_MAX * 1000),
+    }
+    return Refused(403, "RequestTimeTooSkewed", text, details)
 
 
 def _denied(why: str) -> Refused:

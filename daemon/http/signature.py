@@ -122,7 +122,7 @@ def _header_claim(head: RequestHead, authorization: str) -> Claim:
     algorithm, _, rest = authorization.partition(" ")
     if algorithm != ALGORITHM:
         raise Refused(400, "InvalidRequest", f"this authorization is not supported; use {ALGORITHM}")
-    fields = dict(part.strip().partition("=")[::2] for part in rest.split(","))
+    fields = dict(_pairs(rest.replace(" ", "").replace(",", "&")))
     for name in ("Credential", "SignedHeaders", "Signature"):
         if not fields.get(name):
             raise _malformed(f"the authorization header has no {name}")

@@ -62,8 +62,9 @@ async def running_daemon(settings: dict[str, Any] | None = None) -> AsyncIterato
     raw: dict[str, dict[str, object]] = {}
     for name, value in {**DEFAULTS, "socket.path": str(folder / "s"), **(settings or {})}.items():
         section, _, key = name.rpartition(".")
-        if section.startswith("tenants."):
-            raw.setdefault("tenants", {}).setdefault(section.removeprefix("tenants."), {})[key] = value  # type: ignore[index]
+        kind, _, one = section.partition(".")
+        if one:  # [tenants.x], [credentials.y]
+            raw.setdefault(kind, {}).setdefault(one, {})[key] = value  # type: ignore[index]
         else:
             raw.setdefault(section, {})[key] = value
     config = load_config(None, {}, raw)
