@@ -2,7 +2,7 @@
 
 import sys
 
-from mooncask.daemon.main import main
+from mooncask.daemon.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,30 +4,23 @@ config -> socket file bound (or refused) -> store opened -> HTTP and socket list
 SIGHUP -> configuration read again, see `reload.py`
 SIGTERM or SIGINT -> listeners closed, clients cut -> store flushed within shutdown.flush_seconds -> exit 0
 
-A service manager is told of each of these (`notify.py`).
+A service manager is told of each of these (`notify.py`). The command line is `command.py`'s.
 """
 
-import argparse
 import asyncio
-import functools
 import logging
 import os
 import signal
-import sys
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 from mooncask.daemon import notify
 from mooncask.daemon.config import Config
-from mooncask.daemon.config_source import load_config
 from mooncask.daemon.http_doors import HttpDoors
 from mooncask.daemon.local_socket import LocalSocket
-from mooncask.daemon.logs import set_up_logging
 from mooncask.daemon.notify import Notifier
 from mooncask.daemon.recorder import Recorder
 from mooncask.daemon.reload import Reloader, live_parts
@@ -41,41 +34,8 @@ from mooncask.tiers.store import Store
 
 log = logging.getLogger(__name__)
 
-SWITCH_INTERVAL_SECONDS = 0.0005
-"""How long a thread that computes under the GIL may keep the event loop waiting; Python's default is ten times that."""
 STOP_SECONDS = 15.0
 """What a stop may take beside the flush: requests, clients and loads under way get a few seconds each to end."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs until a signal; returns the exit status. A start that fails is one line on stderr."""
-    options = _parser().parse_args(arguments)
-    path = options.config or os.environ.get("MOONCASK_CONFIG")
-    load = functools.partial(load_config, Path(path) if path else None, os.environ)
-    try:
-        config = load()
-        if options.check_config:
-            _check(config)
-            print(f"mooncask: the configuration is valid: {path or 'no file, variables only'}")
-            return 0
-        set_up_logging(config.log)
-        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        uvloop.run(run(config, load))
-    except MooncaskError as error:
-        print(f"mooncask: {error.message}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-def _check(config: Config) -> None:
-    """What a start would find out before it touches anything, the files of secrets and certificates included."""
-    store_config(config)
-    if config.http.enabled and (config.credentials or config.http.tls_certificate):
-        from mooncask.daemon.http.credentials import load_credentials
-        from mooncask.daemon.http.tls import tls_context
-
-        load_credentials(config)
-        tls_context(config.http)
 
 
 async def run(config: Config, load: Callable[[], Config]) -> None:
@@ -189,11 +149,3 @@ def _in_background(stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> No
         await asyncio.gather(task, return_exceptions=True)
 
     stack.push_async_callback(end)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m mooncask.daemon", description="The Mooncask daemon of one node.")
-    parser.add_argument("--config", metavar="FILE", help="TOML file; MOONCASK_<SECTION>_<KEY> variables win over it")
-    parser.add_argument("--check-config", action="store_true", help="only say whether the configuration is valid")
-    parser.add_argument("--version", action="version", version=f"mooncask {version()}")
-    return parser

@@ -152,7 +152,7 @@ def test_it_takes_little_memory_beside_the_arena(tmp_path: Path) -> None:
 
 def test_it_starts_without_what_only_extras_bring() -> None:
     code = (
-        "import sys, mooncask.daemon.main, mooncask.daemon.http.server;"
+        "import sys, mooncask.daemon.command, mooncask.daemon.http.server;"
         "print(sorted({'torch', 'transformers', 'mfusepy', 'botocore', 'typer', 'rich'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=SECONDS)
