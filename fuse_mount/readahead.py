@@ -5,7 +5,7 @@ from pathlib import Path
 
 from mooncask.fuse_mount.mounts import find_mount
 
-KIBIBYTES = 1024
+KIBIBYTES = 2048
 
 
 def read_far_ahead(mountpoint: str) -> None:

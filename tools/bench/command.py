@@ -12,6 +12,7 @@ import typer
 
 from mooncask.errors import BadRequest
 from mooncask.tools.bench.disk_limits import takes_direct_io
+from mooncask.tools.bench.mount_command import mount
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
@@ -20,6 +21,7 @@ from mooncask.tools.bench.summary import summary
 from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
+bench.command()(mount)
 
 
 @bench.callback()

@@ -1,5 +1,6 @@
 """The targets of the reference machine (2 cores, 24 GiB, no GPU), each judged where it is measured. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mooncask.tools.bench.result import Fact, Measure
@@ -51,9 +52,9 @@ TARGETS: dict[str, AtMost | ShareOfLimit] = {
 }
 
 
-def judge_measure(measure: Measure) -> Measure:
+def judge_measure(measure: Measure, targets: Mapping[str, AtMost | ShareOfLimit] = TARGETS) -> Measure:
     """`measure` with its target and whether it was met; as it is where there is none."""
-    match TARGETS.get(measure.name):
+    match targets.get(measure.name):
         case AtMost(value, block_bytes) if block_bytes in (0, measure.block_bytes):
             return replace(measure, target=f"p50 ≤ {value:g} µs", met=measure.p50_us <= value)
         case ShareOfLimit(ratio) if measure.ratio is not None:
