@@ -11,7 +11,8 @@ from mooncask.tools.output import Column, print_json, print_table
 
 def namespace_document(found: NamespaceStat) -> dict[str, object]:
     """One namespace as JSON."""
-    return msgspec.structs.asdict(found) | {"kind": found.kind.value}
+    plain: dict[str, object] = msgspec.structs.asdict(found)
+    return plain | {"kind": found.kind.value}
 
 
 def print_namespaces(namespaces: Sequence[NamespaceStat], as_json: bool) -> None:

@@ -195,14 +195,22 @@ def test_a_bucket_that_is_not_there_and_an_endpoint_that_is_down_are_named(nodes
 
 def test_objects_keep_their_names_bytes_and_headers(nodes: tuple[Node, Node], tmp_path: Path) -> None:
     here, there = nodes
-    objects = {"plain": b"abc", "a folder/with + and %/é": b"x" * 100_000, "empty": b""}
+    objects = {"plain": b"abc", "a folder/with + and %/é": b"x" * 100_000, "empty": b"", "long": os.urandom(17 << 20)}
     for key, data in objects.items():
         here.command.run("put", "things", key, "-", stdin=data)
+    objects["typed"] = b"{}"
+    headers = {"Content-Type": "application/json", "Cache-Control": "max-age=5", "x-amz-meta-who": "me"}
+    url = f"http://{here.daemon.http_address}/things/typed"
+    with urllib.request.urlopen(urllib.request.Request(url, objects["typed"], headers, method="PUT")):
+        pass
     result = here.command.json("export", "things", str(tmp_path / "x.tar"))
     assert result["blocks"] == len(objects)
     assert there.command.json("import", str(tmp_path / "x.tar"))["blocks"] == len(objects)
     for key, data in objects.items():
-        assert there.command.spawn("get", "things", key).stdout == data
+        there.command.run("get", "things", key, "--output", str(tmp_path / "out"))
+        assert (tmp_path / "out").read_bytes() == data
+    with urllib.request.urlopen(f"http://{there.daemon.http_address}/things/typed") as answer:
+        assert {name: answer.headers[name] for name in headers} == headers
     assert there.command.json("import", str(tmp_path / "x.tar"))["already"] == len(objects)
     assert here.command.json("export", "things", str(tmp_path / "x.tar"))["already"] == len(objects)
 

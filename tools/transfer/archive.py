@@ -17,6 +17,7 @@ class Writer(Protocol):
     @property
     def already(self) -> Mapping[str, str]:
         """`manifest.mark` by key of the blocks that an earlier run wrote whole."""
+        ...
 
     def add(self, entry: Entry, payload: Chunks) -> None:
         """One block more; `payload` has `entry.size` bytes."""
@@ -47,13 +48,16 @@ class Reader(Protocol):
     @property
     def size_bytes(self) -> int:
         """About how much there is to read, for a progress bar; 0 = unknown."""
+        ...
 
     @property
     def finished(self) -> bool:
         """Whether the end was there; known after the last block."""
+        ...
 
     def blocks(self) -> Iterator[tuple[Entry, Payload]]:
         """Parents before what continues them."""
+        ...
 
     def close(self) -> None: ...
 

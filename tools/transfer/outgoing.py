@@ -45,18 +45,8 @@ def export_kv(client: LocalClient, namespace: NamespaceHandle, writer: Writer, a
     result.already = len(listed) - len(waiting)
     advance(sum(block.size for block in listed) - sum(block.size for block in waiting))
     for batch in batches(waiting):
-        with client.acquire(namespace, [block.key for block in batch], LOAD_SECONDS, verify=True) as found:
-            for stat, block in zip(batch, found, strict=True):
-                if block is None:
-                    result.left += 1
-                else:
-                    memory = block.memory
-                    writer.add(_kv_entry(stat, xxh3_128_hexdigest(memory)), [memory])
-                    result.blocks += 1
-                    result.size_bytes += len(memory)
-                    del memory
-                advance(stat.size)
-            del block
+        _export_batch(client, namespace, batch, writer, result)
+        advance(sum(block.size for block in batch))
     return result
 
 
@@ -93,6 +83,23 @@ def batches(blocks: Iterable[BlockStat]) -> Iterator[list[BlockStat]]:
         size_bytes += block.size
     if batch:
         yield batch
+
+
+def _export_batch(
+    client: LocalClient, namespace: NamespaceHandle, batch: Sequence[BlockStat], writer: Writer, result: Exported
+) -> None:
+    """Leases the blocks, compares their checksums, and writes them in place; the leases end with this call."""
+    with client.acquire(namespace, [block.key for block in batch], LOAD_SECONDS, verify=True) as found:
+        for stat, block in zip(batch, found, strict=True):
+            if block is None:
+                result.left += 1
+                continue
+            with block:
+                memory = block.memory
+                writer.add(_kv_entry(stat, xxh3_128_hexdigest(memory)), [memory])
+                result.blocks += 1
+                result.size_bytes += len(memory)
+                del memory
 
 
 def _kv_entry(stat: BlockStat, checksum: str) -> Entry:
