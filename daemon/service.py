@@ -113,6 +113,12 @@ class Service:
             self.tokens[(namespace.spec.name, "hit")] += tokens * len(found)
         return found
 
+    def note_get(self, namespace: Namespace, key: bytes) -> None:
+        """Somebody asks for one block over HTTP: observers hear of it, and of where it was."""
+        slot = namespace.index.get(key)
+        in_memory = slot is not None and slot in self.store.catalogue.dram
+        self.lookups.note(LookupKind.HTTP_GET, namespace, [key], int(slot is not None), NO_HINT, b"", int(in_memory))
+
     async def drop_namespace(self, namespace: Namespace) -> None:
         """Raises NamespaceNotEmpty. What was counted under its name goes too: names are the users', and have no end."""
         await self.store.drop_namespace(namespace)

@@ -3,7 +3,7 @@
 `Copies` notes each departure; who wants to explain misses takes them regularly. Nobody there: the oldest are forgotten.
 """
 
-from collections import deque
+from collections import Counter, deque
 from typing import NamedTuple
 
 DEPARTURES_MAX = 1 << 16
@@ -31,8 +31,11 @@ class Departures:
         self._noted: deque[Departure] = deque(maxlen=most)
         self.noted = 0
         """Ever since the start."""
+        self.by_reason: Counter[tuple[str, int]] = Counter()
+        """(reason, last tier) -> how many, since the start."""
 
     def note(self, departure: Departure) -> None:
+        self.by_reason[(departure.reason, departure.tier)] += 1
         self._noted.append(departure)
         self.noted += 1
 

@@ -1,5 +1,7 @@
 """What stands under /-/ beside S3: metrics, health and status. No bucket can be called "-"."""
 
+import asyncio
+
 import msgspec
 from aiohttp import web
 
@@ -31,7 +33,8 @@ class Admin:
         ]
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": self._metrics.content_type})
+        text = await asyncio.to_thread(self._metrics.gather().text)
+        return web.Response(body=text, headers={"Content-Type": self._metrics.content_type})
 
     async def _healthz(self, request: web.Request) -> web.Response:
         """The process answers: that is all it says."""

@@ -26,13 +26,11 @@ from mooncask.daemon.http.range_request import Span, requested_span
 from mooncask.daemon.http.reception import Digested, receive
 from mooncask.daemon.http.sending import send
 from mooncask.daemon.http.target import block_key, key_text, writable_key
-from mooncask.daemon.insight.lookups import LookupKind
 from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo, encode_attributes
 from mooncask.daemon.objects.manifest import Manifest
 from mooncask.daemon.objects.writer import ObjectWriter
 from mooncask.daemon.service import Service
 from mooncask.errors import BadParameter, BadRequest, NoSuchBlock, OutOfBounds
-from mooncask.tiers.block import NO_HINT
 from mooncask.tiers.namespace import Namespace
 
 FULL_OBJECT = "FULL_OBJECT"
@@ -62,7 +60,7 @@ class Objects:
 
     async def get(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = block_key(namespace, raw_key)
-        self._service.lookups.note(LookupKind.HTTP_GET, namespace, [key], int(key in namespace.index), NO_HINT)
+        self._service.note_get(namespace, key)
         with await self._objects.open(namespace, key) as reader:
             answer = self._answer(request, namespace, reader.info, reader.manifest)
             if answer.span is not None and answer.span.start < answer.span.stop:

@@ -1,5 +1,6 @@
 """Blocks and bytes that readers found and missed, by tier, as sums that only grow: told of look-ups."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from mooncask.daemon.insight.lookups import Lookup, LookupKind
@@ -27,6 +28,8 @@ class Traffic:
     def __init__(self) -> None:
         self.flows = Flows()
         self.prefixes = RecentPrefixes(BUCKET_SECONDS, BUCKETS)
+        self.tier_tokens: Counter[str] = Counter()
+        """Tokens of matched prefixes by the tier that had them, memory as "dram"."""
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
         """Sums first by namespace: a batch is of many look-ups in few namespaces."""
@@ -40,6 +43,7 @@ class Traffic:
             if kind is LookupKind.MATCH:
                 found.asked += asked
                 found.matched += hits
+                found.matched_memory += min(memory_hits, hits)
             else:
                 found.hits += hits
                 found.memory_hits += min(memory_hits, hits)
@@ -55,12 +59,14 @@ class Traffic:
         tokens = block_tokens(namespace.spec.family)
         if tokens and sums.asked:
             self.prefixes.add(namespace.id, tokens * sums.asked, tokens * sums.matched, seconds)
+            self.tier_tokens["dram"] += tokens * sums.matched_memory
+            self.tier_tokens["nvme"] += tokens * (sums.matched - sums.matched_memory)
 
 
 class _Sums:
     """Blocks of one namespace in one batch."""
 
-    __slots__ = ("asked", "hits", "matched", "memory_hits", "missed")
+    __slots__ = ("asked", "hits", "matched", "matched_memory", "memory_hits", "missed")
 
     def __init__(self) -> None:
-        self.asked = self.hits = self.matched = self.memory_hits = self.missed = 0
+        self.asked = self.hits = self.matched = self.matched_memory = self.memory_hits = self.missed = 0
