@@ -102,7 +102,7 @@ class Reading:
 
         async def checked(key: bytes) -> wire.BlockStat | None:
             try:
-                right = self._service.store.has(namespace, key) and await self._service.store.verify(namespace, key)
+                right = self._service.store.has(namespace, key) and await self._service.objects.verify(namespace, key)
             except NoSuchBlock:  # deleted meanwhile
                 return None
             info = self._service.store.info(namespace, key) if right else None

@@ -9,9 +9,9 @@ from mooncask.client.wire import CommitState
 from mooncask.daemon.service import Committing, Writing
 from mooncask.daemon.session import Session, check_columns, optional_column
 from mooncask.daemon.windowed import windowed
-from mooncask.errors import BadRequest, MooncaskError, UnknownReservation, error_data
+from mooncask.errors import BadRequest, MooncaskError, NotEvictable, UnknownReservation, error_data
 from mooncask.tiers.namespace import Namespace
-from mooncask.tiers.requests import PutRequest
+from mooncask.tiers.requests import PutRequest, Reservation
 
 _U32 = 1 << 32
 COMMITS_AT_A_TIME = 32
@@ -172,11 +172,21 @@ class WritingRequests:
             reservation = item.writing.reservation
             try:
                 await self._service.durable(reservation.namespace, reservation.request.key, deadline)
+            except NotEvictable as error:
+                return _Outcome(self._withdrawn(reservation, outcome.state), error)
             except MooncaskError as error:
                 return _Outcome(outcome.state, error)
             return _Outcome(CommitState.DURABLE if outcome.state is CommitState.PUBLISHED else outcome.state)
 
         return await windowed(list(zip(items, states, strict=True)), durable, at_a_time=len(items))
+
+    def _withdrawn(self, reservation: Reservation, state: CommitState) -> CommitState:
+        """An object that found no room on NVMe could not be evicted from DRAM either: it is taken back."""
+        namespace = reservation.namespace
+        if namespace.spec.evictable or state is not CommitState.PUBLISHED:
+            return state
+        withdrawn = self._service.store.withdraw(namespace, reservation.request.key)
+        return CommitState.FAILED if withdrawn else state
 
     def _staged(self, writing: Writing) -> memoryview | None:
         if writing.staging_offset < 0:

@@ -71,17 +71,21 @@ class Namespace:
     def keys_after(self, prefix: bytes, after: bytes) -> Iterator[bytes]:
         """Keys in byte order that start with `prefix` and come after `after`.
 
-        The order is built at the first call and kept up from then on.
+        In namespaces that are not kept in order the order is built at the first call and kept up from then on.
         """
-        ordered = self._ordered
-        if ordered is None:
-            ordered = self._ordered = SortedList(self.index)
-        for key in ordered.irange(minimum=max(prefix, after)):
+        for key in self.keep_order().irange(minimum=max(prefix, after)):
             if key <= after and after:
                 continue
             if not key.startswith(prefix):
                 return
             yield key
+
+    def keep_order(self) -> SortedList:
+        """The keys in order, from now on: cheap where there are none yet, or where they came in order, as from the index. Else
+        a million takes a second in which the loop serves nobody."""
+        if self._ordered is None:
+            self._ordered = SortedList(self.index)
+        return self._ordered
 
     def add_key(self, key: bytes, slot: int) -> None:
         self.index[key] = slot
@@ -120,6 +124,8 @@ class NamespaceRegistry:
         """A namespace with a number of its own that nobody finds until `enter`."""
         namespace = Namespace(self.next_id, spec)
         self.next_id += 1
+        if not spec.evictable:
+            namespace.keep_order()  # objects are listed all the time, KV blocks seldom
         return namespace
 
     def enter(self, namespace: Namespace) -> None:

@@ -270,6 +270,9 @@ def _recover(parts: Parts, nvme: NvmeTier) -> None:
         catalogue.place_nvme(slot, block.extent)
         catalogue.add_pins(slot, block.pins)
         catalogue.set_ttl(slot, block.ttl_deadline)
+    for namespace in registry:
+        if not namespace.spec.evictable:
+            namespace.keep_order()
     for slot in sorted(catalogue.slots(), key=catalogue.sequence.__getitem__):
         parts.recency.entered_nvme(slot)
     _return_freed_memory()

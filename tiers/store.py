@@ -284,6 +284,12 @@ class Store:
         """A wrong copy was met: the block leaves the catalogue at once, its extent when its readers are done."""
         self._lookup.quarantine_slot(slot, error)
 
+    def quarantine_block(self, namespace: Namespace, key: bytes, error: CorruptBlock) -> None:
+        """For who knows better than the checksum that a block is no good: as `quarantine`; nothing when it is not here."""
+        slot = self._lookup.find(namespace, key)
+        if slot is not None:
+            self.quarantine(slot, error)
+
     def status(self) -> StoreStatus:
         return self._parts.status()
 

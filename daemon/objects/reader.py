@@ -53,7 +53,8 @@ class ObjectReader:
         self._objects = objects
         self._namespace = namespace
         self._extent = extent
-        self._parts = parts
+        self.parts = parts
+        """Where its chunks are."""
         self._loads: list[Pieces] = []
         self._open = True
 
@@ -61,13 +62,13 @@ class ObjectReader:
         """The object's bytes [start, stop), in order."""
         end = self.info.size if stop is None else stop
         assert 0 <= start <= end <= self.info.size and self._open
-        if self.manifest is None or self._parts is None:
+        if self.manifest is None or self.parts is None:
             extent, self._extent = self._extent, None
             assert extent is not None, "pieces of one block were taken already"
             pieces = Pieces(self._objects.service, self._namespace, iter(()))
             pieces.first = Piece(extent, start, end)
         else:
-            pieces = Pieces(self._objects.service, self._parts, self.manifest.pieces(start, end))
+            pieces = Pieces(self._objects.service, self.parts, self.manifest.pieces(start, end))
         self._loads.append(pieces)
         return pieces
 

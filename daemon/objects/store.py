@@ -18,7 +18,7 @@ from mooncask.daemon.objects.reader import LOADS_MAX, ObjectReader
 from mooncask.daemon.objects.sweeper import Sweeper
 from mooncask.daemon.objects.uploads import Uploads
 from mooncask.daemon.objects.writer import ObjectWriter
-from mooncask.errors import Busy, MooncaskError, NoSuchBlock, ObjectInParts, ObjectTooLarge
+from mooncask.errors import Busy, CorruptBlock, MooncaskError, NoSuchBlock, ObjectInParts, ObjectTooLarge
 from mooncask.tiers.block import ALIGNMENT, Extent, printable_key
 from mooncask.tiers.namespace import Namespace, NamespaceSpec, parts_name
 from mooncask.tiers.store import Store
@@ -135,12 +135,25 @@ class Objects:
 
     def _lost(self, namespace: Namespace, info: ObjectInfo) -> None:
         """A part is gone: it was damaged, or never reached the disk before a crash in a bucket that does not wait for it."""
-        log.error("object %s of %s has lost a part: it is taken out", printable_key(info.key), namespace.spec.name)
         self.service.counters["objects_incomplete"] += 1
-        self.background(self._take_out(namespace, info.key))
+        error = CorruptBlock(printable_key(info.key), "nvme", "a part of it is lost")
+        self.store.quarantine_block(namespace, info.key, error)
 
-    async def _take_out(self, namespace: Namespace, key: bytes) -> None:
-        await self.store.evict(namespace, [key])
+    async def verify(self, namespace: Namespace, key: bytes) -> bool:
+        """Reads and checks every copy of all that the object consists of; whether it is right. A wrong one is quarantined, and so
+        is an object with a wrong part. Raises NoSuchBlock when it is not here."""
+        if not await self.store.verify(namespace, key):
+            return False
+        if not self.in_parts(namespace, key):
+            return True
+        with await self.open(namespace, key) as reader:
+            if reader.manifest is None or reader.parts is None:
+                return True  # replaced meanwhile
+            for part in reader.manifest.chunk_keys():
+                if not await self.store.verify(reader.parts, part):
+                    self._lost(namespace, reader.info)
+                    return False
+        return True
 
     # --- writing ---
 
