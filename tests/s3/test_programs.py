@@ -54,9 +54,10 @@ class Aws:
         if shutil.which("aws") is None:
             pytest.skip("aws is not in PATH: install awscli")
         self._environment = {**door.environment, "AWS_MAX_ATTEMPTS": "1"}
+        self._endpoint = door.endpoint  # Debian 12's aws does not know AWS_ENDPOINT_URL yet
 
     def __call__(self, *words: str) -> str:
-        return run(["aws", *words], self._environment)
+        return run(["aws", "--endpoint-url", self._endpoint, *words], self._environment)
 
     def json(self, *words: str) -> Any:
         return json.loads(self("s3api", *words, "--output", "json") or "null")
