@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         set_up_logging(config.log)
         sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-        uvloop.run(run(config, load))
+        uvloop.run(run(config, load, path or ""))
     except MooncaskError as error:
         print(f"mooncask: {error.message}", file=sys.stderr)
         return error.exit_code

@@ -38,8 +38,11 @@ STOP_SECONDS = 15.0
 """What a stop may take beside the flush: requests, clients and loads under way get a few seconds each to end."""
 
 
-async def run(config: Config, load: Callable[[], Config]) -> None:
-    """The daemon's life; `load` reads the configuration again. Raises the start errors of mooncask.errors."""
+async def run(config: Config, load: Callable[[], Config], file: str = "") -> None:
+    """The daemon's life; `load` reads the configuration again, from `file`, which may be none.
+
+    Raises the start errors of mooncask.errors.
+    """
     notifier = notify.from_process()
     stop, reload = asyncio.Event(), asyncio.Event()
     _on_signals(stop.set, signal.SIGTERM, signal.SIGINT)
@@ -47,14 +50,15 @@ async def run(config: Config, load: Callable[[], Config]) -> None:
     async with AsyncExitStack() as stack:
         _in_background(stack, notifier.beat())  # the last to end: the flush is watched as well
         path = Path(config.socket.path) if config.socket.path else default_path(os.environ, os.getuid())
-        file = SocketFile.bind(path, int(config.socket.mode, 8))
-        stack.callback(file.close)
+        socket_file = SocketFile.bind(path, int(config.socket.mode, 8))
+        stack.callback(socket_file.close)
         store = await Store.open(store_config(config))
         service = Service(store, config)
         stack.push_async_callback(_close_store, service)
         stack.push_async_callback(service.close)
         await _start_recorder(service, stack)
-        local = LocalSocket(service, file)
+        local = LocalSocket(service, socket_file)
+        local.plane.insight.config_file = file
         stack.push_async_callback(local.close)
         doors = await HttpDoors.open(config, local.plane, path)
         stack.push_async_callback(doors.close)

@@ -12,7 +12,9 @@ import pytest
 from daemon_process import DaemonProcess
 from local_daemon import running_daemon
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.socket_path import http_socket_path
+from mooncask.errors import NoSuchNamespace
 
 
 async def ask(path: str, target: str, method: str = "GET") -> tuple[int, bytes]:
@@ -74,3 +76,13 @@ def test_a_stale_socket_is_taken_over_and_a_live_one_is_not(tmp_path: Path) -> N
 def test_starting_without_http_imports_no_http_server() -> None:
     code = "import sys, mooncask.daemon.main as m; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_configuration_page_names_the_file_that_was_read(tmp_path: Path) -> None:
+    with DaemonProcess.start(tmp_path, {"http.enabled": False}) as daemon, ControlClient(daemon.socket_path) as control:
+        page = control.config()
+        assert page.file == str(daemon.config_path) and page.sections["dram"]["capacity"] == 64 << 20
+        with pytest.raises(NoSuchNamespace):
+            control.block("nowhere", "00")
+        daemon.restart()
+        assert control.config().file, "the connection of the killed one is dropped by itself"
