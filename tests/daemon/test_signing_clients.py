@@ -21,6 +21,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 from s3_daemon import (
+    DOMAIN,
     KEY,
     READER,
     READER_SECRET,
@@ -101,17 +102,23 @@ def ask(door: S3Door, method: str, target: str, headers: Mapping[str, str], body
 
 
 def sign(
-    door: S3Door, method: str, target: str, headers: Mapping[str, str] | None = None, when: datetime | None = None
+    door: S3Door,
+    method: str,
+    target: str,
+    headers: Mapping[str, str] | None = None,
+    when: datetime | None = None,
+    host: str = "",
 ) -> dict[str, str]:
     """All headers of a request that botocore signs; `when` is the signer's clock."""
+    host = host or door.daemon.http_address
     timestamp = (when or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     found = {
         "x-amz-content-sha256": "UNSIGNED-PAYLOAD",
         **(headers or {}),
-        "Host": door.daemon.http_address,
+        "Host": host,
         "X-Amz-Date": timestamp,
     }
-    request = AWSRequest(method, f"http://{door.daemon.http_address}{target}", headers=found)
+    request = AWSRequest(method, f"http://{host}{target}", headers=found)
     request.context["timestamp"] = timestamp
     signer = S3SigV4Auth(Credentials(KEY, SECRET), "s3", REGION)
     text = signer.string_to_sign(request, signer.canonical_request(request))
@@ -342,6 +349,20 @@ def test_a_stream_in_signed_chunks_is_checked_chunk_by_chunk(door: S3Door, trail
         with pytest.raises(ClientError) as caught:
             get(s3, "changed")
     assert refusal(caught.value) == (404, "NoSuchKey")
+
+
+def test_a_buckets_own_host_name_is_signed_like_any_other(door: S3Door) -> None:
+    host = f"bucket.{DOMAIN}"
+    length = {"Content-Length": str(len(DATA))}
+    for target in ("/hosted", "/-/v1/status", "/-/healthz"):
+        assert ask(door, "PUT", target, sign(door, "PUT", target, length, host=host), DATA).status == 200
+        assert ask(door, "GET", target, sign(door, "GET", target, host=host)).body == DATA
+        assert ask(door, "GET", target, {"Host": host}).code == "AccessDenied"
+        assert ask(door, "GET", target, {"Host": host, "Authorization": f"Bearer {TOKEN}"}).code == "InvalidRequest"
+    signed_for_another = sign(door, "GET", "/hosted", host=f"other.{DOMAIN}")
+    assert ask(door, "GET", "/hosted", {**signed_for_another, "Host": host}).code == "SignatureDoesNotMatch"
+    with door.client() as s3:
+        assert get(s3, "-/v1/status") == DATA
 
 
 # --- the pages beside S3 ---------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ READER, READER_SECRET = "READKEY1", "another-secret-of-tests"
 STRANGER, STRANGER_SECRET = "OTHERKEY", "a-secret-of-another-tenant"
 TOKEN = "a-token-for-the-pages"
 REGION = "us-east-1"
+DOMAIN = "s3.example"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ def s3_daemon(folder: Path, scheme: str, settings: Mapping[str, Setting] | None 
         f"credentials.{STRANGER}.secret": STRANGER_SECRET,
         f"credentials.{STRANGER}.tenant": "other",
         "http.admin_token": TOKEN,
+        "http.domain": DOMAIN,
         "nvme.path": "",
         **(tls_settings(folder) if scheme == "https" else {}),
         **(settings or {}),
