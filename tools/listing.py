@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -114,6 +114,20 @@ def all_blocks(client: LocalClient, namespace: NamespaceHandle, prefix: bytes = 
         if not page.more or not page.blocks:
             return
         after = page.blocks[-1].key
+
+
+def batches(blocks: Iterable[BlockStat], count_max: int, bytes_max: int) -> Iterator[list[BlockStat]]:
+    """In the same order; of at most so many bytes, unless one block alone has more."""
+    batch: list[BlockStat] = []
+    size_bytes = 0
+    for block in blocks:
+        if batch and (len(batch) == count_max or size_bytes + block.size > bytes_max):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(block)
+        size_bytes += block.size
+    if batch:
+        yield batch
 
 
 def block_document(block: BlockStat, kv: bool) -> dict[str, Any]:

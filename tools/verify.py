@@ -6,10 +6,9 @@ the daemon answers both alike. Its log of departures tells them apart.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
 from typing import Annotated
 
 import typer
@@ -19,7 +18,7 @@ from mooncask.client.control_client import ControlClient
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, NamespaceStat
-from mooncask.errors import CorruptBlock
+from mooncask.errors import CorruptBlock, DeadlineExceeded
 from mooncask.tools.connection import (
     Json,
     Socket,
@@ -31,10 +30,13 @@ from mooncask.tools.connection import (
     the_namespace,
 )
 from mooncask.tools.keys import format_key
-from mooncask.tools.listing import all_blocks, tier_names
+from mooncask.tools.listing import all_blocks, batches, tier_names
 from mooncask.tools.output import Column, console, counted, error_console, print_json, print_table
 
-BATCH = 32
+BATCH_BLOCKS = 32
+BATCH_BYTES = 64 << 20
+"""Of one request: a second's work for a slow disk. A longer object is a request of its own."""
+DEADLINE_SECONDS = 60.0
 EVENTS = 1000
 """Departures to look through: many more than leave while one batch is read."""
 
@@ -53,11 +55,13 @@ class TierChoice(StrEnum):
 
 @dataclass(slots=True)
 class Checked:
-    """What was found in one namespace: `wrong` blocks are quarantined, `left` ones were gone before they were read."""
+    """What was found in one namespace: `wrong` blocks are quarantined, `left` ones were gone before they were read, `late` ones
+    could not be read in time."""
 
     namespace: str
     right: int = 0
     left: int = 0
+    late: list[str] = field(default_factory=list)
     wrong: list[tuple[str, list[str]]] = field(default_factory=list)
 
 
@@ -82,6 +86,9 @@ def verify(
     if wrong:
         key, tiers = wrong[0]
         raise CorruptBlock(key, " and ".join(tiers), f"checksum mismatch ({len(wrong)} wrong in all)")
+    late = [key for result in results for key in result.late]
+    if late:
+        raise DeadlineExceeded(f"{counted(len(late), 'block')} not checked, {late[0][:80]} first", DEADLINE_SECONDS)
 
 
 class Check:
@@ -95,7 +102,7 @@ class Check:
     def namespace(self, found: NamespaceStat) -> Checked:
         handle, result = open_as_it_is(self._client, found), Checked(found.name)
         task = self._progress.add_task(found.name, total=found.blocks)
-        for blocks in _batches(all_blocks(self._client, handle)):
+        for blocks in batches(all_blocks(self._client, handle), BATCH_BLOCKS, BATCH_BYTES):
             chosen = [block for block in blocks if not self._tier or self._tier in tier_names(block)]
             if chosen:
                 self.batch(handle, chosen, result)
@@ -107,7 +114,11 @@ class Check:
 
     def batch(self, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:
         """Blocks as they were listed; what became of each goes into `result`."""
-        answers = self._client.verify(handle, [block.key for block in blocks])
+        try:
+            answers = self._client.verify(handle, [block.key for block in blocks], DEADLINE_SECONDS)
+        except DeadlineExceeded:
+            result.late += [format_key(block.key, is_kv(handle)) for block in blocks]
+            return
         absent = [block for block, right in zip(blocks, answers, strict=True) if not right]
         result.right += len(blocks) - len(absent)
         quarantined = self._quarantined(handle) if absent else set()
@@ -130,11 +141,6 @@ class Check:
         }
 
 
-def _batches(blocks: Iterator[BlockStat]) -> Iterator[list[BlockStat]]:
-    while batch := list(islice(blocks, BATCH)):
-        yield batch
-
-
 def _progress() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     found = error_console()
@@ -149,6 +155,7 @@ def _print(results: list[Checked], as_json: bool) -> None:
                     "namespace": r.namespace,
                     "right": r.right,
                     "left": r.left,
+                    "late": r.late,
                     "wrong": [{"key": key, "tiers": tiers} for key, tiers in r.wrong],
                 }
                 for r in results

@@ -183,7 +183,9 @@ def test_verify_counts_blocks_that_are_right(command: Command, tmp_path: Path) -
     (tmp_path / "f").write_bytes(b"right")
     for key in ("1", "2"):
         command.run("put", "files-i", key, str(tmp_path / "f"), "--durable")
-    assert command.json("verify", "files-i") == [{"namespace": "files-i", "right": 2, "left": 0, "wrong": []}]
+    assert command.json("verify", "files-i") == [
+        {"namespace": "files-i", "right": 2, "left": 0, "late": [], "wrong": []}
+    ]
     assert "blocks are right, 0 wrong" in command.run("verify")
 
 

@@ -183,7 +183,7 @@ def test_verify_names_a_block_whose_bytes_changed(world: World) -> None:
     assert (found["right"], found["left"]) == (2, 0)
     assert [block["key"] for block in found["wrong"]] == [keys[2].hex()]
     assert world.command.json("verify", "spoilt", "--tier", "nvme") == [
-        {"namespace": "spoilt", "right": 0, "left": 0, "wrong": []}
+        {"namespace": "spoilt", "right": 0, "left": 0, "late": [], "wrong": []}
     ]
 
 

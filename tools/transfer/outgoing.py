@@ -1,7 +1,7 @@
 """From the daemon into an archive: every block of a namespace, read in place and checked on the way."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from xxhash import xxh3_128, xxh3_128_hexdigest
@@ -10,7 +10,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat
 from mooncask.errors import NoSuchBlock
-from mooncask.tools.listing import all_blocks
+from mooncask.tools.listing import all_blocks, batches
 from mooncask.tools.object_client import ObjectClient
 from mooncask.tools.transfer.archive import Writer
 from mooncask.tools.transfer.manifest import Entry
@@ -44,7 +44,7 @@ def export_kv(client: LocalClient, namespace: NamespaceHandle, writer: Writer, a
     waiting = [block for block in listed if block.key.hex() not in writer.already]
     result.already = len(listed) - len(waiting)
     advance(sum(block.size for block in listed) - sum(block.size for block in waiting))
-    for batch in batches(waiting):
+    for batch in batches(waiting, BATCH_BLOCKS, BATCH_BYTES):
         _export_batch(client, namespace, batch, writer, result)
         advance(sum(block.size for block in batch))
     return result
@@ -69,20 +69,6 @@ def export_objects(
             result.left += 1
         advance(stat.size)
     return result
-
-
-def batches(blocks: Iterable[BlockStat]) -> Iterator[list[BlockStat]]:
-    """At most BATCH_BLOCKS and, unless one block alone has more, BATCH_BYTES."""
-    batch: list[BlockStat] = []
-    size_bytes = 0
-    for block in blocks:
-        if batch and (len(batch) == BATCH_BLOCKS or size_bytes + block.size > BATCH_BYTES):
-            yield batch
-            batch, size_bytes = [], 0
-        batch.append(block)
-        size_bytes += block.size
-    if batch:
-        yield batch
 
 
 def _export_batch(
