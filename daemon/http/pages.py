@@ -33,6 +33,10 @@ class Pages:
     def routes(self) -> list[web.RouteDef]:
         return [web.route("*", PREFIX + r"{rest:[\s\S]*}", self._answer)]
 
+    def known(self) -> list[tuple[str, str]]:
+        """(method, page) of each."""
+        return list(self._pages)
+
     async def _answer(self, request: web.Request) -> web.Response:
         try:
             asked = PageRequest.of(request)

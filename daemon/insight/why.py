@@ -128,7 +128,7 @@ def _told_differences(here: Namespace, there: Namespace) -> Iterator[str]:
         yield f'hash: "{hash_of(here)}" here, "{hash_of(there)}" there'
 
 
-_ADVICE = {
+ADVICE = {
     "evicted": "give the tier more room ({tier}.capacity), pin what must stay, or see what_if of the overview",
     "expired": 'give such blocks a longer time to live: "mooncask ttl"',
     "deleted": "somebody deleted it; the next prompt that begins so stores it again",
@@ -157,4 +157,4 @@ def _advice(
         return (
             f"namespace {best.namespace} has {best.blocks} blocks of it, and differs in {differs}: make the two equal"
         )
-    return _ADVICE[first.verdict].format(tier=first.tier or "dram", namespace=namespace.spec.name)
+    return ADVICE[first.verdict].format(tier=first.tier or "dram", namespace=namespace.spec.name)
