@@ -99,6 +99,10 @@ async def _reload_when(asked: asyncio.Event, reloader: Reloader, notifier: Notif
             outcome = f"reload refused, nothing has changed: {error.message}"
             counters["reloads_refused"] += 1
             log.error("%s", outcome)
+        except Exception:
+            outcome = "reload failed by a fault of this daemon; its log says where"
+            counters["reloads_refused"] += 1
+            log.exception("%s", outcome)
         notifier.ready(outcome)
 
 
