@@ -167,7 +167,9 @@ class WriteDown:
 
     def may_be_below(self, key: Key) -> bool:
         """Whether the disk has, or is about to get, a version of this key that the catalogue does not name any more."""
-        return key in self._superseded or key in self._tails
+        tail = self._tails.get(key)
+        # One that is done, but has not been taken out yet, brings nothing any more.
+        return key in self._superseded or (tail is not None and not tail.done())
 
     def _write_ended(self, sequence: int, size: int, task: "asyncio.Task[None]") -> None:
         self.dirty_bytes -= size

@@ -8,6 +8,7 @@ from child_processes import until
 from local_daemon import running_daemon
 from object_driver import (
     CHUNK,
+    MIB,
     SETTINGS,
     body,
     get_object,
@@ -16,10 +17,13 @@ from object_driver import (
     part_keys,
     pieces_of,
     put_object,
+    put_part,
     read,
 )
 
+from mooncask.client import wire
 from mooncask.daemon.objects.attributes import ObjectAttributes, PutCondition
+from mooncask.daemon.objects.filling import put_small
 from mooncask.errors import (
     BadRequest,
     MetadataTooLarge,
@@ -225,3 +229,86 @@ async def test_nobody_sees_or_opens_the_hidden_namespace() -> None:
         for name in ("photos/parts", "photos%2Fparts"):
             with pytest.raises(Exception, match="no namespace"):
                 daemon.service.door.find("default", name)
+
+
+async def test_a_long_object_that_finds_no_room_on_the_disk_leaves_nothing(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "nvme.path": str(tmp_path), "nvme.capacity": "100MiB", "nvme.segment": "16MiB"}
+    async with running_daemon(settings) as daemon:
+        bucket = await make_bucket(daemon)
+        stored = 0
+        for number in range(20):
+            try:
+                await put_object(daemon, bucket, b"%d" % number, body(5 * CHUNK, number))
+            except NotEvictable:
+                break
+            stored += 1
+        assert 5 < stored < 20
+        await until(lambda: len(part_keys(daemon, bucket)) == 5 * stored)
+        for number in range(stored):
+            assert await get_object(daemon, bucket, b"%d" % number) == body(5 * CHUNK, number)
+        await daemon.service.objects.delete(bucket, [b"0", b"1"])
+        await until(lambda: len(part_keys(daemon, bucket)) == 5 * (stored - 2))
+        await put_object(daemon, bucket, b"again", body(5 * CHUNK))
+        await nothing_held(daemon)
+
+
+async def test_an_object_put_over_the_socket_that_finds_no_room_on_the_disk_does_not_stay_in_memory(
+    tmp_path: Path,
+) -> None:
+    settings = {"nvme.path": str(tmp_path), "nvme.capacity": "100MiB", "nvme.segment": "16MiB"}
+    async with running_daemon(settings) as daemon:
+        bucket = await make_bucket(daemon)
+        client = await daemon.client()
+        namespace = await client.open("photos", kind=wire.NamespaceKind.OBJECT, family={})
+        states = []
+        for number in range(30):
+            reserved = await client.reserve(namespace, {b"%d" % number: body(4 * MIB, number)})
+            fields = reserved.reservations, reserved.generations, 5000
+            states.append((await client.ask(wire.Committed, wire.Commit, *fields, durable=True)).states[0])
+        assert states.count(wire.CommitState.DURABLE) == bucket.blocks < 30
+        assert set(states) == {wire.CommitState.DURABLE, wire.CommitState.FAILED}
+        await client.close()
+
+
+async def test_verify_reads_the_parts_and_takes_out_an_object_with_a_wrong_one(tmp_path: Path) -> None:
+    async with running_daemon({**SETTINGS, "nvme.path": str(tmp_path)}) as daemon:
+        bucket, objects = await make_bucket(daemon), daemon.service.objects
+        for key in (b"right", b"wrong"):
+            await put_object(daemon, bucket, key, body(3 * CHUNK))
+        assert await objects.verify(bucket, b"right") and await objects.verify(bucket, b"wrong")
+        parts = daemon.store.namespace("photos/parts")
+        with await objects.open(bucket, b"wrong") as reader:
+            assert reader.manifest is not None and parts is not None
+            victim = list(reader.manifest.chunk_keys())[1]
+        [extent] = daemon.store.hold(parts, [victim])
+        assert extent is not None
+        daemon.store.view(extent)[7] ^= 1
+        daemon.store.drop(extent)
+        assert await objects.verify(bucket, b"right")
+        assert not await objects.verify(bucket, b"wrong")
+        assert objects.info(bucket, b"wrong") is None
+        await until(lambda: len(part_keys(daemon, bucket)) == 3)
+        await nothing_held(daemon)
+
+
+async def test_the_sweep_takes_out_what_no_object_and_no_upload_has_and_nothing_else() -> None:
+    async with running_daemon(SETTINGS) as daemon:
+        bucket, objects = await make_bucket(daemon), daemon.service.objects
+        await put_object(daemon, bucket, b"k", body(2 * CHUNK))
+        upload = await objects.uploads.create(bucket, b"u", ObjectAttributes())
+        await put_part(daemon, bucket, b"u", upload.name, 1, body(2 * CHUNK))
+        writer = await objects.writer(bucket, b"w", 3 * CHUNK)
+        await writer.write(memoryview(body(2 * CHUNK)))
+        parts = await objects.parts_of(bucket)
+        for number in range(300):
+            await put_small(daemon.service, parts, b"%016d" % number + bytes(8), b"orphan")
+        await until(lambda: len(part_keys(daemon, bucket)) == 2 + (2 + 2) + 2 + 300)
+        assert await objects.sweeper.sweep() == 300
+        assert await objects.sweeper.sweep() == 0
+        await writer.write(memoryview(body(CHUNK)))
+        await writer.finish(ObjectAttributes())
+        assert await get_object(daemon, bucket, b"w") == body(2 * CHUNK) + body(CHUNK)
+        await objects.uploads.abort(bucket, b"u", upload.name)
+        await objects.delete(bucket, [b"k", b"w"])
+        await until(lambda: not part_keys(daemon, bucket))
+        await nothing_held(daemon)
