@@ -45,6 +45,7 @@ def complete(socket: str, line: str) -> list[str]:
     }
     code = "import sys; sys.argv[0] = 'mooncask'; from mooncask.tools.main import app; app(prog_name='mooncask')"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr == "", done.stderr
     return done.stdout.split()
 
 
@@ -104,9 +105,10 @@ def test_a_namespace_that_is_not_there_is_named(daemon: DaemonProcess, words: li
     assert "no namespace no-such-one" in said
 
 
-def test_a_reader_that_goes_away_ends_the_command_quietly(daemon: DaemonProcess) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_goes_away_ends_the_command_quietly(daemon: DaemonProcess, unbuffered: str) -> None:
     CommandLine(daemon.socket_path).run("put", "long", "k", "-", stdin=b"x" * (8 << 20))
-    environment = {**os.environ, "MOONCASK_SOCKET": daemon.socket_path}
+    environment = {**os.environ, "MOONCASK_SOCKET": daemon.socket_path, "PYTHONUNBUFFERED": unbuffered}
     process = subprocess.Popen(
         [*WORDS, "get", "long", "k"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
