@@ -6,6 +6,7 @@ requests to 127.0.0.1, and by a host name of its own that resolves to 127.0.0.1 
 
 import ipaddress
 from collections.abc import Mapping
+from functools import lru_cache
 
 _OWN_SITE = frozenset({"", "same-origin", "none"})
 
@@ -15,6 +16,7 @@ def is_from_foreign_page(headers: Mapping[str, str], domain: str) -> bool:
     return headers.get("sec-fetch-site", "") not in _OWN_SITE or not _is_own_host(headers.get("host", ""), domain)
 
 
+@lru_cache(256)
 def _is_own_host(host: str, domain: str) -> bool:
     """Whether a page of this name can only be this machine's: an address, a name without dots, or one that is configured."""
     if host.startswith("["):

@@ -7,9 +7,13 @@ from mooncask.daemon.objects.attributes import ObjectInfo, names_etag
 from mooncask.errors import PreconditionFailed
 from mooncask.tiers.block import printable_key
 
+_CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
+
 
 def not_modified(headers: Mapping[str, str], info: ObjectInfo) -> bool:
     """Whether 304 is the answer. Raises PreconditionFailed. A date counts only where no ETag is asked for."""
+    if not any(name in headers for name in _CONDITIONS):
+        return False
     modified, key = int(info.modified_seconds), printable_key(info.key)
     found = f'its ETag is "{info.etag}"'
     if "If-Match" in headers:

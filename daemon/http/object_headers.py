@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from email.utils import formatdate
+from functools import lru_cache
 
 from multidict import CIMultiDict, CIMultiDictProxy
 
@@ -45,7 +46,7 @@ def object_headers(info: ObjectInfo, query: Mapping[str, str], *, with_checksums
     found = CIMultiDict(
         {
             "ETag": f'"{info.etag}"',
-            "Last-Modified": formatdate(int(info.modified_seconds), usegmt=True),
+            "Last-Modified": http_date(int(info.modified_seconds)),
             "Accept-Ranges": "bytes",
             "Content-Type": OBJECT_TYPE,
         }
@@ -59,11 +60,17 @@ def object_headers(info: ObjectInfo, query: Mapping[str, str], *, with_checksums
         found.update({META + name: value for name, value in attributes.metadata.items()})
         if with_checksums:
             found.update(checksum_headers(attributes))
-    for parameter, name in OVERRIDES.items():
+    for parameter, name in OVERRIDES.items() if query else ():
         if parameter in query:
             _check_text(parameter, query[parameter])
             found[name] = query[parameter]
     return found
+
+
+@lru_cache(1024)
+def http_date(seconds: int) -> str:
+    """As HTTP writes a time: many objects have few of them, and each takes longer to write than to look up."""
+    return formatdate(seconds, usegmt=True)
 
 
 def checksum_headers(attributes: ObjectAttributes) -> dict[str, str]:

@@ -5,10 +5,12 @@ How attributes are spelt: `object_headers.py`. What decides between 200, 304 and
 """
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 from aiohttp import web
+from multidict import CIMultiDict
 
 from mooncask.daemon.config import HttpSection
 from mooncask.daemon.http.body import open_body
@@ -34,14 +36,26 @@ from mooncask.errors import BadParameter, BadRequest, NoSuchBlock, OutOfBounds
 from mooncask.tiers.namespace import Namespace
 
 FULL_OBJECT = "FULL_OBJECT"
+COPIED_BYTES_MAX = 64 << 10
+"""So little is copied and sent with its head in one call: a lease for the time of sending costs more."""
+_NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A response that is not begun; `span` are the bytes to send, None = no body."""
+    """What is answered, before it begins; `span` are the object's bytes that are its body, None = no body."""
 
-    response: web.StreamResponse
+    status: int
+    headers: CIMultiDict[str]
     span: Span | None
+
+    def response(self, body: bytes | None = None) -> web.StreamResponse:
+        """With the body in hand, or one whose body is yet to be sent."""
+        if body is not None or self.span is None:
+            return web.Response(status=self.status, headers=self.headers, body=body)
+        response = web.StreamResponse(status=self.status, headers=self.headers)
+        response.content_length = self.span.stop - self.span.start
+        return response
 
 
 class Objects:
@@ -63,40 +77,45 @@ class Objects:
         self._service.note_get(namespace, key)
         with await self._objects.open(namespace, key) as reader:
             answer = self._answer(request, namespace, reader.info, reader.manifest)
-            if answer.span is not None and answer.span.start < answer.span.stop:
-                await send(request, answer.response, self._service.store, reader, answer.span, self._config)
-            return answer.response
+            span = answer.span
+            if span is not None and span.stop - span.start <= COPIED_BYTES_MAX:
+                body = reader.copy(span.start, span.stop)
+                if body is not None:
+                    return answer.response(body)
+            response = answer.response()
+            if span is not None and span.start < span.stop:
+                await send(request, response, self._service.store, reader, span, self._config)
+            return response
 
     async def head(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = block_key(namespace, raw_key)
         if "partNumber" in request.query:
             with await self._objects.open(namespace, key) as reader:
-                return self._answer(request, namespace, reader.info, reader.manifest).response
+                return self._answer(request, namespace, reader.info, reader.manifest).response()
         info = self._objects.info(namespace, key)
         if info is None:
             raise NoSuchBlock(namespace.spec.name, key_text(namespace, key))
-        return self._answer(request, namespace, info, None).response
+        return self._answer(request, namespace, info, None).response()
 
     def _answer(
         self, request: web.Request, namespace: Namespace, info: ObjectInfo, manifest: Manifest | None
     ) -> _Answer:
         """Raises PreconditionFailed, OutOfBounds, BadParameter."""
-        part = _part_span(request, info, manifest)
-        wants_checksums = request.headers.get("x-amz-checksum-mode", "").upper() == "ENABLED"
-        whole = "Range" not in request.headers and part is None
-        if not_modified(request.headers, info):  # a client would hold checksums against the body that is not there
-            headers = object_headers(info, request.query, with_checksums=False)
-            return _Answer(web.Response(status=304, headers=headers), None)
-        headers = object_headers(info, request.query, with_checksums=wants_checksums and whole)
-        span = part or _range(request, key_text(namespace, info.key), info)
-        if "partNumber" in request.query and info.attributes is not None and info.attributes.parts:
+        asked = request.headers
+        query: Mapping[str, str] = request.query if request.query_string else _NOTHING
+        part = _part_span(asked, query, info, manifest)
+        if not_modified(asked, info):  # a client would hold checksums against the body that is not there
+            return _Answer(304, object_headers(info, query, with_checksums=False), None)
+        whole = "Range" not in asked and part is None
+        wants_checksums = whole and asked.get("x-amz-checksum-mode", "").upper() == "ENABLED"
+        headers = object_headers(info, query, with_checksums=wants_checksums)
+        span = part or (None if whole else _range(request, key_text(namespace, info.key), info))
+        if "partNumber" in query and info.attributes is not None and info.attributes.parts:
             headers["x-amz-mp-parts-count"] = str(info.attributes.parts)
         if span is not None:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{info.size}"
-        response = web.StreamResponse(status=206 if span else 200, headers=headers)
-        body = span or Span(0, info.size)
-        response.content_length = body.stop - body.start
-        return _Answer(response, body)
+            return _Answer(206, headers, span)
+        return _Answer(200, headers, Span(0, info.size))
 
     # --- in ---
 
@@ -162,12 +181,14 @@ def _range(request: web.Request, key: str, info: ObjectInfo) -> Span | None:
     return requested_span(request.headers.get("Range"), key, info.size)
 
 
-def _part_span(request: web.Request, info: ObjectInfo, manifest: Manifest | None) -> Span | None:
+def _part_span(
+    headers: Mapping[str, str], query: Mapping[str, str], info: ObjectInfo, manifest: Manifest | None
+) -> Span | None:
     """Of an object that was not uploaded in parts, part 1 is all of it."""
-    text = request.query.get("partNumber")
+    text = query.get("partNumber")
     if text is None:
         return None
-    if "Range" in request.headers:
+    if "Range" in headers:
         raise BadParameter("partNumber", text, "it can't be asked for together with a Range")
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
         raise BadParameter("partNumber", text, "a whole number from 1 to 10000")

@@ -7,6 +7,7 @@ have: a PUT with ?tagging must never be taken for a plain PUT. New operations ar
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from functools import lru_cache
 
 
 class Operation(Enum):
@@ -147,6 +148,7 @@ _OF_COPIES = {
 }
 
 
+@lru_cache(512)
 def find_operation(level: Level, method: str, names: frozenset[str], is_copy: bool) -> Operation | None:
     """The operation that a request with these query names is; None for one that this API does not have.
 

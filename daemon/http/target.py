@@ -13,6 +13,7 @@ from mooncask.tiers.namespace import Namespace
 
 KEY_BYTES_MAX = 1024
 _IGNORED = frozenset({"x-id"})
+_NOTHING: frozenset[str] = frozenset()
 _SIGNATURE = "X-Amz-"
 """How the query names of a presigned URL begin."""
 
@@ -40,17 +41,21 @@ def parse_target(
     else:
         raw_bucket, _, raw_key = raw_path.removeprefix("/").partition("/")
         bucket = unquote_to_bytes(raw_bucket).decode("utf-8", "replace") if "%" in raw_bucket else raw_bucket
-    key = unquote_to_bytes(raw_key)
+    key = unquote_to_bytes(raw_key) if "%" in raw_key else raw_key.encode("utf-8", "surrogateescape")
     if len(key) > KEY_BYTES_MAX:
         raise KeyTooLong(len(key), KEY_BYTES_MAX)
     if key and not bucket:
         raise BadBucketName("")
     level = Level.OBJECT if key else Level.BUCKET if bucket else Level.SERVICE
-    meant = frozenset(name for name in names if name not in _IGNORED and not name.startswith(_SIGNATURE))
+    meant = _meant(names) if names else _NOTHING
     operation = find_operation(level, method, meant, is_copy)
     if operation is None:
         raise NotAnOperation(unknown_name(level, method, meant))
     return Target(operation, bucket, key)
+
+
+def _meant(names: Collection[str]) -> frozenset[str]:
+    return frozenset(name for name in names if name not in _IGNORED and not name.startswith(_SIGNATURE))
 
 
 def bucket_of_host(host: str, domain: str) -> str:

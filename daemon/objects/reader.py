@@ -72,6 +72,10 @@ class ObjectReader:
         self._loads.append(pieces)
         return pieces
 
+    def copy(self, start: int, stop: int) -> bytes | None:
+        """Bytes [start, stop) of an object of one block, in memory of their own; None for one of several."""
+        return None if self._extent is None else bytes(self._objects.store.view(self._extent)[start:stop])
+
     def close(self) -> None:
         """Gives back all that was not taken."""
         if not self._open:
