@@ -224,6 +224,7 @@ async def test_a_daemon_with_too_little_dram_hears_that_twice_as_much_would_hit(
         assert found["dram_x2"].capacity_bytes == 4 << 20
         assert found["dram_x2"].text == "4MiB of DRAM"
         assert set(found) == {"dram_x2", "dram_half", "nvme_added", "policy_lfu", "policy_s3fifo", "policy_arc"}
+        assert {what.name for what in (await daemon.plane.insight.overview("default")).what_if} == set(found)
         text = Metrics(daemon.plane, {}).text().decode()
         shown = re.findall(r'^mooncask_what_if_hit_ratio{what="(\w+)"} (\S+)$', text, re.MULTILINE)
         assert dict(shown).keys() == set(found)
