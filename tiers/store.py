@@ -37,6 +37,9 @@ from mooncask.tiers.requests import (
     StoreStatus,
 )
 
+NEARLY_FULL = 0.75
+"""Of DRAM: from here on a long object that passes through leaves it at once."""
+
 
 class Store:
     """Blocks in HBM, DRAM and NVMe under one catalogue. Open it with `Store.open`."""
@@ -274,6 +277,16 @@ class Store:
         if mode is WriteMode.MEMORY or self.nvme is None:
             return self.config.dram_bytes - sum(n.stored_bytes for n in kept if n.spec.mode is WriteMode.MEMORY)
         return self.nvme.usable_bytes - sum(n.stored_bytes for n in kept if n.spec.mode is not WriteMode.MEMORY)
+
+    def leave_memory(self, namespace: Namespace, key: bytes) -> None:
+        """Where DRAM is nearly full, what is on NVMe as well gives its place back now: for what need not be kept at hand, so that
+        it drives nothing out that is read often."""
+        slot, dram = self._lookup.find(namespace, key), self.dram
+        if slot is None or dram.used_bytes < NEARLY_FULL * dram.capacity_bytes:
+            return
+        extent = self._catalogue.dram.get(slot)
+        if extent is not None and extent.references == 1 and self._catalogue.nvme_offset[slot] != NOWHERE:
+            self._parts.copies.drop_dram(slot)
 
     def unsettled_below(self, namespace: Namespace, key: bytes) -> bool:
         """Whether NVMe has, or is about to get, a version of this key that the catalogue does not name: after a crash that

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mooncask.errors import MetadataTooLarge, PreconditionFailed
+from mooncask.errors import MetadataTooLarge, NoSuchBlock, PreconditionFailed
 from mooncask.tiers.block import BlockRecord, printable_key
 from mooncask.tiers.requests import BlockInfo, Condition
 
@@ -111,21 +111,24 @@ class PutCondition:
     def __bool__(self) -> bool:
         return bool(self.if_match or self.if_none_match)
 
-    def check(self, key: bytes, etag: str | None) -> None:
-        """`etag`: of what stands under the key, None = nothing. Raises PreconditionFailed."""
-        found = "there is no such object" if etag is None else f'its ETag is "{etag}"'
-        if self.if_match and (etag is None or not names_etag(self.if_match, etag)):
+    def check(self, namespace: str, key: bytes, etag: str | None) -> None:
+        """`etag`: of what stands under the key, None = nothing. Raises PreconditionFailed, and NoSuchBlock where If-Match finds
+        nothing at all, as S3 does."""
+        found = f'its ETag is "{etag}"'
+        if self.if_match and etag is None:
+            raise NoSuchBlock(namespace, printable_key(key))
+        if self.if_match and etag is not None and not names_etag(self.if_match, etag):
             raise PreconditionFailed(printable_key(key), f"If-Match: {self.if_match}", found)
         if self.if_none_match and etag is not None and names_etag(self.if_none_match, etag):
             raise PreconditionFailed(printable_key(key), f"If-None-Match: {self.if_none_match}", found)
 
-    def at_publish(self, key: bytes) -> Condition | None:
+    def at_publish(self, namespace: str, key: bytes) -> Condition | None:
         """As the store asks it, in the step that publishes."""
         if not self:
             return None
 
         def check(have: BlockRecord | None) -> None:
-            self.check(key, None if have is None else _record_etag(have))
+            self.check(namespace, key, None if have is None else _record_etag(have))
 
         return check
 

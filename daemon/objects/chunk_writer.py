@@ -92,6 +92,7 @@ class ChunkWriter:
         try:
             await filling.publish()
             await make_durable(self._service, self._parts, filling.key)
+            self._service.store.leave_memory(self._parts, filling.key)
         finally:
             filling.abort()
 

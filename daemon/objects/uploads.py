@@ -262,7 +262,7 @@ class Uploads:
         self._objects.holds.hold(upload.id)
         try:
             payload, encoded = encode_manifest(manifest), encode_attributes(attributes)
-            await put_small(self._service, owner, key, payload, encoded, condition.at_publish(key))
+            await put_small(self._service, owner, key, payload, encoded, condition.at_publish(owner.spec.name, key))
             info = self._objects.info(owner, key)
         finally:
             self._objects.holds.drop(upload.id)

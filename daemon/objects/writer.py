@@ -56,7 +56,7 @@ class ObjectWriter:
         namespace = self._namespace
         if self._condition:  # looked at again where it is published; here it saves the reception
             have = self._objects.info(namespace, self._key)
-            self._condition.check(self._key, None if have is None else have.etag)
+            self._condition.check(namespace.spec.name, self._key, None if have is None else have.etag)
         if namespace.spec.kind == "kv" or self._size <= self._objects.single_bytes_max:
             self._filling = await Filling.reserve(self._service, namespace, self._key, self._size)
             return
@@ -112,7 +112,9 @@ class ObjectWriter:
     async def _finish_block(self, attributes: ObjectAttributes | None, digest: bytes) -> ObjectInfo:
         if self._filling is not None:
             encoded = b"" if attributes is None else encode_attributes(self._completed(attributes))
-            await self._filling.publish(digest, encoded, self._condition.at_publish(self._key))
+            await self._filling.publish(
+                digest, encoded, self._condition.at_publish(self._namespace.spec.name, self._key)
+            )
             self._published = True
         return self._stored()
 
@@ -123,7 +125,7 @@ class ObjectWriter:
         encoded = encode_attributes(self._completed(attributes))
         payload = encode_manifest(Manifest(self._data, [self._row]))
         crash_point("objects.chunks.written")
-        condition = self._condition.at_publish(self._key)
+        condition = self._condition.at_publish(self._namespace.spec.name, self._key)
         await put_small(self._service, self._namespace, self._key, payload, encoded, condition)
         self._published = True
         self._objects.holds.drop(self._data)

@@ -32,6 +32,7 @@ from mooncask.errors import (
     PreconditionFailed,
     QuotaExceeded,
 )
+from mooncask.tiers.block import TierName
 
 SIZES = [0, 1, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 17]
 ABSENT = PutCondition(if_none_match="*")
@@ -153,7 +154,7 @@ async def test_a_condition_on_the_etag_is_held_against_what_is_there() -> None:
         for condition in (ABSENT, PutCondition(if_match='"two"'), PutCondition(if_none_match='"one"')):
             with pytest.raises(PreconditionFailed):
                 await put_object(daemon, bucket, b"k", b"new", condition=condition)
-        with pytest.raises(PreconditionFailed):
+        with pytest.raises(NoSuchBlock):
             await put_object(daemon, bucket, b"absent", b"new", condition=PutCondition(if_match="*"))
         await put_object(daemon, bucket, b"k", b"two", condition=PutCondition(if_match='"zero", "one"'))
         assert await get_object(daemon, bucket, b"k") == b"two"
@@ -312,3 +313,19 @@ async def test_the_sweep_takes_out_what_no_object_and_no_upload_has_and_nothing_
         await objects.delete(bucket, [b"k", b"w"])
         await until(lambda: not part_keys(daemon, bucket))
         await nothing_held(daemon)
+
+
+async def test_a_long_object_that_passes_through_drives_no_kv_block_out_of_memory(tmp_path: Path) -> None:
+    settings = {**SETTINGS, "nvme.path": str(tmp_path), "nvme.capacity": "200MiB", "nvme.segment": "16MiB"}
+    async with running_daemon(settings) as daemon:
+        bucket, client = await make_bucket(daemon), await daemon.client()
+        namespace = await client.open("kv-test")
+        blocks = {b"%016d" % number: body(MIB, number) for number in range(20)}
+        for key, data in blocks.items():
+            await client.put(namespace, {key: data}, durable=True)
+        await put_object(daemon, bucket, b"k", body(60 * CHUNK))
+        kv = daemon.store.namespace("kv-test")
+        assert kv is not None
+        assert set(daemon.store.match(kv, list(blocks)).tiers) == {TierName.DRAM}
+        assert await get_object(daemon, bucket, b"k") == body(60 * CHUNK)
+        await client.close()
