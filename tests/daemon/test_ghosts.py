@@ -225,7 +225,7 @@ async def test_a_daemon_with_too_little_dram_hears_that_twice_as_much_would_hit(
         assert found["dram_x2"].text == "4MiB of DRAM"
         assert set(found) == {"dram_x2", "dram_half", "nvme_added", "policy_lfu", "policy_s3fifo", "policy_arc"}
         assert {what.name for what in (await daemon.plane.insight.overview("default")).what_if} == set(found)
-        text = Metrics(daemon.plane, {}).text().decode()
+        text = Metrics(daemon.plane, {}).gather().text().decode()
         shown = re.findall(r'^mooncask_what_if_hit_ratio{what="(\w+)"} (\S+)$', text, re.MULTILINE)
         assert dict(shown).keys() == set(found)
         assert float(dict(shown)["dram_x2"]) > 0.7
@@ -244,4 +244,4 @@ async def test_with_an_nvme_tier_dram_is_asked_about_by_itself(tmp_path: Path) -
 async def test_ghosts_can_be_switched_off() -> None:
     async with running_daemon({"ghosts.enabled": False}) as daemon:
         assert daemon.service.what_ifs is None
-        assert b"what_if" not in Metrics(daemon.plane, {}).text()
+        assert b"what_if" not in Metrics(daemon.plane, {}).gather().text()
