@@ -31,6 +31,7 @@ RATES_SECONDS = 10.0
 TICK_SECONDS = 0.9
 """At least between two ticks, however often the daemon's sweep comes by."""
 TREES_UNUSED_SECONDS = 60.0
+ABSORBS_AT_ONCE = 4
 
 FlowName = tuple[str, Way]
 """("blocks" or "bytes", way)"""
@@ -113,6 +114,7 @@ class Insight:
             asyncio.get_running_loop().call_soon(self._absorb_in_slices)
 
     def _absorb(self) -> None:
-        """All that the store has noted: at most what leaves within a second or so."""
-        while self.gone.absorb():
-            pass
+        """What the store has noted since the last tick, as far as that takes no more than ten milliseconds or so."""
+        for _ in range(ABSORBS_AT_ONCE):
+            if not self.gone.absorb():
+                return
