@@ -12,12 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mooncask.fuse_mount.failures import failure
-from mooncask.fuse_mount.spool import Spool
+from mooncask.fuse_mount.spool import Memory, Spool
 from mooncask.fuse_mount.store_link import Namespace
 
 DRAFTS_MAX = 512
 """Files being written at a time, staged ones included; another one is ENFILE."""
 MEMORY_BYTES_MAX = 256 << 20
+"""Of all spools together; beyond that they are files from their first byte."""
 NAMES_MAX = 4096
 """Names this mount wrote that it remembers, and folders made that nothing is in."""
 
@@ -43,6 +44,13 @@ class Draft:
     opens: int = 0
     changed: bool = True
     """Whether it differs from what is published; a new file does."""
+    written: bool = False
+    """Whether somebody wrote since then: only made or emptied, it is published by the last close and by no earlier one. A
+    shell that redirects closes a file before anything is in it."""
+    broken: bool = False
+    """A write failed: what is there now is not what anybody meant, and is not published."""
+    removed: bool = False
+    """It lost its name, to nothing or to another file: its writers may go on, but nothing is published."""
     time_ns: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -54,8 +62,8 @@ class Draft:
     def staged(self) -> bool:
         return not self.key
 
-    def touch(self) -> None:
-        self.changed = True
+    def touch(self, *, written: bool = True) -> None:
+        self.changed, self.written = True, self.written or written
         self.time_ns = time.time_ns()
 
 
@@ -64,6 +72,7 @@ class Drafts:
 
     def __init__(self, spool_folder: str) -> None:
         self._spool_folder = spool_folder
+        self._memory = Memory(MEMORY_BYTES_MAX)
         self._lock = threading.Lock()
         self._drafts: dict[DraftName, Draft] = {}
         self._made: OrderedDict[DraftName, None] = OrderedDict()
@@ -79,7 +88,9 @@ class Drafts:
         self, namespace: Namespace, names: Names, key: bytes, fill: Callable[[Spool], None] | None = None
     ) -> Draft:
         """The draft of this name, one open more. A new one is filled by `fill` with what is stored. Raises ENFILE."""
-        draft = Draft(namespace, names, key, Spool(self._spool_folder), changed=fill is None, time_ns=time.time_ns())
+        draft = Draft(
+            namespace, names, key, Spool(self._spool_folder, self._memory), changed=fill is None, time_ns=time.time_ns()
+        )
         with draft.lock:  # whoever finds it before it is filled waits
             with self._lock:
                 found = self._drafts.get(draft.name)
@@ -122,6 +133,7 @@ class Drafts:
         with self._lock:
             if self._drafts.get(draft.name) is draft:
                 del self._drafts[draft.name]
+            draft.removed = True
             ended = draft.opens <= 0
         if ended:
             draft.spool.close()
@@ -132,6 +144,9 @@ class Drafts:
             if self._drafts.get(draft.name) is draft:
                 del self._drafts[draft.name]
             draft.names, draft.key = names, key
+            displaced = self._drafts.get(draft.name)
+            if displaced is not None:
+                displaced.removed = True
             if draft.opens > 0 or draft.staged:
                 self._drafts[draft.name] = draft
 
@@ -148,6 +163,16 @@ class Drafts:
                     found[name.names[depth]] = draft if len(name.names) == depth + 1 else None
             return found
 
+    def is_last_open(self, draft: Draft) -> bool:
+        with self._lock:
+            return draft.opens == 1
+
+    def displace(self, namespace: str, names: Names) -> None:
+        """Another file gets this name: a draft that has it loses it."""
+        draft = self.find(namespace, names)
+        if draft is not None:
+            self.forget(draft)
+
     def is_folder(self, namespace: str, folder: Names) -> bool:
         """Whether this folder was made here, or a draft is in it."""
         depth = len(folder)
@@ -161,8 +186,7 @@ class Drafts:
             )
 
     def _check_room(self) -> None:
-        memory = sum(draft.spool.memory_bytes for draft in self._drafts.values())
-        if len(self._drafts) >= DRAFTS_MAX or memory > MEMORY_BYTES_MAX:
+        if len(self._drafts) >= DRAFTS_MAX:
             raise failure(errno.ENFILE)
 
     # --- folders and names ---

@@ -9,12 +9,13 @@ import errno
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mooncask.client.leases import Bytes
 from mooncask.client.wire import BlockStat
 from mooncask.fuse_mount.attributes import same_version
 from mooncask.fuse_mount.failures import failure
+from mooncask.fuse_mount.long_objects import LongFile
 from mooncask.fuse_mount.store_link import Namespace, StoreLink
 
 VIEWS_MAX = 256
@@ -39,13 +40,15 @@ class View:
 
 @dataclass(slots=True, eq=False)
 class BlockFile:
-    """An open file over one version of a block that is no longer than a block may be."""
+    """An open file over one version of a block, or of an object in parts, which can't be leased."""
 
     namespace: Namespace
     block: BlockStat
-    lock: threading.Lock
+    lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while a lease is taken, so that parallel reads of a file take one."""
     view: View | None = None
+    parts: LongFile | None = None
+    """How it is read instead, once it is known to be in parts."""
 
 
 class LeasedViews:
@@ -65,7 +68,10 @@ class LeasedViews:
         self._thread.start()
 
     def view(self, file: BlockFile) -> View:
-        """The file's bytes, to be used for one read. Raises ESTALE when the store has others or none, EIO when it is late."""
+        """The file's bytes, to be used for one read.
+
+        Raises ESTALE when the store has others or none, EIO when it is late, ObjectInParts.
+        """
         now = self._clock()
         view = file.view
         if view is None:

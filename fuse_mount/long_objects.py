@@ -1,4 +1,4 @@
-"""Reads objects that are longer than a block: pieces by HTTP, since the local socket leases single blocks only.
+"""Reads objects that are stored in parts, as those longer than a block are: pieces by HTTP, since the local socket leases single blocks only.
 
 Every piece is asked for with the version's tag, so that a file never shows parts of two versions.
 """
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mooncask.client.http import HttpClient, Key
+from mooncask.fuse_mount.attributes import same_version
 from mooncask.fuse_mount.failures import failure
 from mooncask.fuse_mount.publishing import http_key
 from mooncask.fuse_mount.store_link import StoreLink
@@ -57,7 +58,8 @@ class LongObjects:
         key = http_key(node.block.key)
         with self._connection() as http:
             found = http.head(node.namespace.name, key)
-        if found.size != node.block.size:
+        again = self._link.stat(node.namespace, node.block.key)
+        if again is None or not same_version(again, node.block) or found.size != node.block.size:
             raise failure(errno.ESTALE)
         return LongFile(node, key, found.size, found.checksum)
 

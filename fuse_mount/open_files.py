@@ -3,15 +3,16 @@
 import ctypes
 import itertools
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from mooncask.errors import MooncaskError
+from mooncask.errors import MooncaskError, ObjectInParts
 from mooncask.fuse_mount.drafts import Draft
-from mooncask.fuse_mount.leased_views import BlockFile, LeasedViews
-from mooncask.fuse_mount.long_objects import LongFile, LongObjects
+from mooncask.fuse_mount.leased_views import BlockFile, LeasedViews, View
+from mooncask.fuse_mount.long_objects import PIECE_BYTES, LongFile, LongObjects
 from mooncask.fuse_mount.open_folders import OpenFolder
-from mooncask.fuse_mount.tree import Found
+from mooncask.fuse_mount.tree import BlockNode, Found
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Writing:
     draft: Draft
 
 
-OpenFile = BlockFile | LongFile | TextFile | Writing | OpenFolder[Found]
+OpenFile = BlockFile | TextFile | Writing | OpenFolder[Found]
 
 
 class OpenFiles:
@@ -61,18 +62,43 @@ class OpenFiles:
         if isinstance(file, BlockFile):
             if offset >= file.block.size:
                 return 0
-            view = self._views.view(file)
-            count = min(size, view.size - offset)
-            ctypes.memmove(target, view.address + offset, count)  # lets other threads run
-            return count
+            if file.parts is None and (view := self._view(file)) is not None:
+                count = min(size, view.size - offset)
+                ctypes.memmove(target, view.address + offset, count)  # lets other threads run
+                return count
         data = self._bytes(file, size, offset)
         ctypes.memmove(target, data, len(data))
         return len(data)
 
+    def _view(self, file: BlockFile) -> View | None:
+        """None: it is in parts, and is read so from now on."""
+        try:
+            return self._views.view(file)
+        except ObjectInParts:
+            file.parts = self.in_parts(file)
+            return None
+
+    def in_parts(self, file: BlockFile) -> LongFile:
+        return self._long_objects.open(BlockNode(file.namespace, file.block))
+
+    def read_all(self, node: BlockNode) -> Iterator[memoryview]:
+        """Everything a block or an object holds, in pieces; each is valid until the next."""
+        file = BlockFile(node.namespace, node.block)
+        try:
+            view = self._view(file) if node.block.size else None
+            if view is not None:
+                yield view.array.data
+            elif file.parts is not None:
+                for offset in range(0, node.block.size, PIECE_BYTES):
+                    yield memoryview(self._long_objects.read(file.parts, offset, PIECE_BYTES))
+        finally:
+            self._views.release(file)
+
     def _bytes(self, file: OpenFile, size: int, offset: int) -> bytes:
         match file:
-            case LongFile():
-                return self._long_objects.read(file, offset, size)
+            case BlockFile():
+                assert file.parts is not None
+                return self._long_objects.read(file.parts, offset, size)
             case TextFile(content):
                 return content[offset : offset + size]
             case Writing(draft):

@@ -48,7 +48,11 @@ class OpenFolder(Generic[T]):
 
     def _advance(self) -> T | None:
         assert self._source is not None
-        found = next(self._source, None)
+        try:
+            found = next(self._source, None)
+        except BaseException:
+            self._source = None  # or it would seem to be at its end
+            raise
         if found is not None:
             self._kept.append(found)
             self._next += 1

@@ -6,7 +6,6 @@ Paths are text in which bytes that are no UTF-8 are kept as surrogates; `fi` is 
 import errno
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,7 +18,7 @@ from mooncask.fuse_mount.attributes import Attributes, Owner, file_system
 from mooncask.fuse_mount.drafts import Draft, Drafts
 from mooncask.fuse_mount.failures import failure
 from mooncask.fuse_mount.leased_views import BlockFile, LeasedViews
-from mooncask.fuse_mount.long_objects import LongFile, LongObjects
+from mooncask.fuse_mount.long_objects import LongObjects
 from mooncask.fuse_mount.open_files import OpenFiles, TextFile
 from mooncask.fuse_mount.open_files import Writing as OpenWriting
 from mooncask.fuse_mount.open_folders import OpenFolder
@@ -29,7 +28,6 @@ from mooncask.fuse_mount.store_link import StoreLink
 from mooncask.fuse_mount.tree import BlockNode, DraftNode, Folder, Found, LinkNode, TextNode, Tree
 from mooncask.fuse_mount.writing import Writing
 
-COPY_BYTES = 4 << 20
 BACKGROUND_MAX = 64
 """Requests that the kernel may have under way without anybody waiting: readahead."""
 
@@ -83,8 +81,6 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         match file:
             case BlockFile(namespace, block):
                 return self._tree.attributes(BlockNode(namespace, block))
-            case LongFile():
-                return self._tree.attributes(file.node)
             case TextFile(content):
                 return self._tree.attributes(TextNode(content))
             case OpenWriting(draft):
@@ -148,7 +144,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                     fi.fh = self.open_files.add(OpenWriting(draft))
                 else:
                     fi.noflush = 1
-                    fi.fh = self.open_files.add(self._reading(node))
+                    fi.fh = self.open_files.add(BlockFile(node.namespace, node.block))
         return 0
 
     def _attach(self, draft: Draft, fi: Any, *, empty: bool) -> None:
@@ -156,13 +152,8 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         if attached is None:  # closed meanwhile; whoever asks again finds what it became
             raise failure(errno.ESTALE)
         if empty:
-            self._writing.truncate(attached, 0)
+            self._writing.empty(attached)
         fi.fh = self.open_files.add(OpenWriting(attached))
-
-    def _reading(self, node: BlockNode) -> BlockFile | LongFile:
-        if node.block.size > self._client.welcome.block_bytes_max:
-            return self._long_objects.open(node)
-        return BlockFile(node.namespace, node.block, threading.Lock())
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
         fi.fh = self.open_files.add(OpenWriting(self._writing.create(_place(path))))
@@ -181,7 +172,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
     def flush(self, path: str | None, fh: Any) -> int:
         file = self.open_files.get(fh.fh)
         if isinstance(file, OpenWriting):
-            self._writing.publish(file.draft)
+            self._writing.flush(file.draft)
         return 0
 
     def fsync(self, path: str | None, datasync: int, fh: Any) -> int:
@@ -204,16 +195,8 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     def _fill(self, node: BlockNode, spool: Spool) -> None:
         """Copies what an object holds into a spool."""
-        if node.block.size > self._client.welcome.block_bytes_max:
-            file = self._long_objects.open(node)
-            for offset in range(0, file.size, COPY_BYTES):
-                spool.write(offset, self._long_objects.read(file, offset, COPY_BYTES))
-            return
-        reading = BlockFile(node.namespace, node.block, threading.Lock())
-        try:
-            spool.write(0, self._views.view(reading).array.data)
-        finally:
-            self._views.release(reading)
+        for piece in self.open_files.read_all(node):
+            spool.write(spool.size, piece)
 
     # --- names ---
 

@@ -100,5 +100,6 @@ def say_ready(descriptor: int) -> None:
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
     os.close(nothing)
+    os.chdir("/")
     os.write(descriptor, b"ready\n")
     os.close(descriptor)

@@ -8,7 +8,7 @@ import errno
 import logging
 
 from mooncask.client.http import Key
-from mooncask.errors import BadRequest, BlockTooLarge, NoSuchBlock
+from mooncask.errors import BadRequest, BlockTooLarge, NoSuchBlock, ObjectInParts
 from mooncask.fuse_mount.drafts import Draft
 from mooncask.fuse_mount.failures import failure
 from mooncask.fuse_mount.store_link import Namespace, StoreLink
@@ -27,7 +27,9 @@ class Publisher:
 
         Raises EIO for what is no block of a KV namespace, and what the clients raise. Nothing is stored then.
         """
-        if not draft.changed or draft.staged:
+        if draft.broken:
+            raise failure(errno.EIO)
+        if not draft.changed or draft.staged or draft.removed:
             return False
         if draft.namespace.is_kv:
             self._check_block(draft)
@@ -37,7 +39,7 @@ class Publisher:
         else:
             with draft.spool.payload() as payload:
                 self._link.client.put(draft.namespace.handle, [draft.key], [payload], durable=durable)
-        draft.changed = False
+        draft.changed = draft.written = False
         return True
 
     def _check_block(self, draft: Draft) -> None:
@@ -67,18 +69,15 @@ class Publisher:
 
     def copy(self, namespace: Namespace, source: bytes, target: bytes) -> None:
         """Stores an object's bytes under another key too. Raises NoSuchBlock."""
-        stat = self._link.stat(namespace, source)
-        if stat is None:
-            raise NoSuchBlock(namespace.name, source.decode(errors="replace"))
-        if stat.size > self._link.client.welcome.block_bytes_max:
+        try:
+            with self._link.client.acquire(namespace.handle, [source]) as blocks:
+                block = blocks[0]
+                if block is None:
+                    raise NoSuchBlock(namespace.name, source.decode(errors="replace"))
+                self._link.client.put(namespace.handle, [target], [block.memory])
+        except ObjectInParts as error:
             with self._link.http() as http:
-                http.copy(namespace.name, http_key(target), http_key(source), _seconds(stat.size))
-            return
-        with self._link.client.acquire(namespace.handle, [source]) as blocks:
-            block = blocks[0]
-            if block is None:
-                raise NoSuchBlock(namespace.name, source.decode(errors="replace"))
-            self._link.client.put(namespace.handle, [target], [block.memory])
+                http.copy(namespace.name, http_key(target), http_key(source), _seconds(error.size_bytes))
 
 
 def http_key(key: bytes) -> Key:

@@ -7,6 +7,7 @@ import errno
 import mmap
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,11 +19,32 @@ PIECES_MAX = 1024
 """Separate written pieces that are remembered; a file with more has holes for all we know."""
 
 
+class Memory:
+    """Bytes that spools may hold together. Any thread may use it."""
+
+    def __init__(self, size_max: int) -> None:
+        self._left = size_max
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """False: there are not as many left."""
+        with self._lock:
+            if size > self._left:
+                return False
+            self._left -= size
+            return True
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+
 class Spool:
     """Grows with what is written. Raises EFBIG beyond FILE_BYTES_MAX and what the temporary file's disk says."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, memory: Memory) -> None:
         self._folder = folder or None
+        self._budget = memory
         self._memory = bytearray()
         self._descriptor = -1
         self._written: list[tuple[int, int]] = []
@@ -63,6 +85,7 @@ class Spool:
             raise failure(errno.EFBIG)
         self._grow(size)
         if self._descriptor < 0:
+            self._budget.give(len(self._memory) - size)
             del self._memory[size:]
         else:
             os.ftruncate(self._descriptor, size)
@@ -80,23 +103,27 @@ class Spool:
             yield view
 
     def close(self) -> None:
-        self._memory = bytearray()
+        self._drop_memory()
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def _grow(self, size: int) -> None:
-        if self._descriptor < 0 and size <= MEMORY_BYTES:
-            if size > len(self._memory):
-                self._memory.extend(bytes(size - len(self._memory)))
+        more = size - len(self._memory)
+        if self._descriptor < 0 and (more <= 0 or (size <= MEMORY_BYTES and self._budget.take(more))):
+            self._memory.extend(bytes(max(0, more)))
             return
         if self._descriptor < 0:
             with tempfile.TemporaryFile(dir=self._folder) as file:
                 self._descriptor = os.dup(file.fileno())
             _write_all(self._descriptor, self._memory, 0)
-            self._memory = bytearray()
+            self._drop_memory()
         if size > os.fstat(self._descriptor).st_size:
             os.ftruncate(self._descriptor, size)
+
+    def _drop_memory(self) -> None:
+        self._budget.give(len(self._memory))
+        self._memory = bytearray()
 
     def _remember(self, start: int, stop: int) -> None:
         if start == stop:

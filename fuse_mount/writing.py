@@ -58,19 +58,30 @@ class Writing:
         fill = None if empty else partial(self._fill, node)
         draft = self._drafts.open(namespace, names, node.block.key, fill)
         if empty:
-            self.truncate(draft, 0)
+            self.empty(draft)
         return draft
+
+    def empty(self, draft: Draft) -> None:
+        """As opening with O_TRUNC does."""
+        with draft.lock:
+            draft.spool.truncate(0)
+            draft.touch(written=False)
+            draft.broken = False
 
     def write(self, draft: Draft, data: bytes, offset: int) -> int:
         with draft.lock:
-            count = draft.spool.write(offset, data)
             draft.touch()
-            return count
+            try:
+                return draft.spool.write(offset, data)
+            except BaseException:
+                draft.broken = True
+                raise
 
     def truncate(self, draft: Draft, size: int) -> None:
         with draft.lock:
-            draft.spool.truncate(size)
             draft.touch()
+            draft.spool.truncate(size)
+            draft.broken = draft.broken and size > 0
 
     def truncate_path(self, place: Place, size: int) -> None:
         """A file that need not be open: what is changed is stored at once, unless somebody has it open for writing."""
@@ -90,14 +101,26 @@ class Writing:
             case _:
                 raise failure(errno.EPERM)
 
-    def publish(self, draft: Draft, *, durable: bool = False) -> None:
-        """Stores what was written since the last time."""
-        with draft.lock:
-            if self._publisher.publish(draft, durable=durable):
-                self._drafts.wrote(draft.namespace.name, draft.names)
+    def flush(self, draft: Draft) -> None:
+        """Somebody closes the file: stores what was written since the last time."""
+        if draft.written:
+            self.publish(draft)
 
     def close(self, draft: Draft) -> None:
-        self._drafts.close(draft)
+        """An open of it has ended. A file that was made or emptied and never written is stored by the last one."""
+        try:
+            if draft.changed and not draft.written and not draft.namespace.is_kv and self._drafts.is_last_open(draft):
+                self.publish(draft)
+        finally:
+            self._drafts.close(draft)
+
+    def publish(self, draft: Draft, *, durable: bool = False) -> None:
+        """Stores what changed since the last time."""
+        with draft.lock:
+            if draft.changed and draft.key and not draft.namespace.is_kv:
+                self._open_files.keep_readable(draft.namespace.name, draft.key)
+            if self._publisher.publish(draft, durable=durable):
+                self._drafts.wrote(draft.namespace.name, draft.names)
 
     # --- removing and renaming ---
 
@@ -193,7 +216,9 @@ class Writing:
         if namespace.is_kv:
             raise failure(errno.EPERM)
         old_key, new_key = object_key(source), object_key(target)
+        self._open_files.keep_readable(namespace.name, new_key)
         self._publisher.copy(namespace, old_key, new_key)
+        self._drafts.displace(namespace.name, target)
         self._drafts.wrote(namespace.name, target)
         self._evict(namespace, old_key)
         self._forget_name(namespace, source)

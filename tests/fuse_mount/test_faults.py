@@ -7,12 +7,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from daemon_process import DaemonProcess
-from mount_process import MountProcess, is_mounted, mooncask, run, why_no_mount
+from mount_process import MountProcess, is_mounted, mooncask, run, wait_until, why_no_mount
 from mounted_store import BLOCK, Mounted, names
 
 from mooncask.client.local import LocalClient
@@ -53,13 +52,6 @@ def read_until_it_works(path: Path) -> bytes:
 
 def leased(mounted: Mounted) -> int:
     return sum(tier.leased_bytes for tier in mounted.client.status().tiers)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_killed_daemon_is_an_io_error_and_its_return_is_noticed(daemon: DaemonProcess, tmp_path: Path) -> None:

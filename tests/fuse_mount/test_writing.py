@@ -1,6 +1,7 @@
 """Files written, renamed and removed: what reaches the store, and what never does."""
 
 import errno
+import http.client
 import os
 import shutil
 import signal
@@ -8,12 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
-from mount_process import run
+from mount_process import MountProcess, run, wait_until
 from mounted_store import BLOCK, Mounted, names
 
+S3 = "{http://s3.amazonaws.com/doc/2006-03-01/}"
 LONG = 3 << 20
 """More than a block of these tests' daemon."""
 
@@ -32,6 +36,7 @@ def test_cp_stores_objects_of_any_length(mounted: Mounted, tmp_path: Path) -> No
         source.write_bytes(os.urandom(length))
         run("cp", source, folder.blocks / source.name)
         assert (folder.blocks / source.name).read_bytes() == source.read_bytes()
+        wait_until(partial(folder.stat, source.name.encode()))
         assert folder.stat(source.name.encode()).size == length
     run("cp", "-r", tmp_path, folder.blocks / "tree")
     run("diff", "-r", tmp_path, folder.blocks / "tree")
@@ -72,7 +77,7 @@ def test_appending_seeking_and_truncating_change_an_object_as_a_whole(mounted: M
     os.truncate(path, 2)
     assert folder.stored(b"a") == b"01" == path.read_bytes()
     path.write_bytes(b"")
-    assert folder.stat(b"a").size == 0
+    wait_until(lambda: folder.stat(b"a").size == 0)
     with (folder.blocks / "new").open("ab") as file:
         file.write(b"x")
         file.seek(100)
@@ -97,7 +102,7 @@ def test_a_kv_block_is_stored_when_it_has_the_namespaces_size(mounted: Mounted, 
     assert folder.stored(b"\xab" * 16) == source.read_bytes()
 
 
-@pytest.mark.parametrize("length", [0, 1, BLOCK - 1, BLOCK + 1])
+@pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK + 1])
 def test_no_other_length_becomes_a_kv_block(mounted: Mounted, length: int) -> None:
     folder = mounted.kv(1)
     path = folder.blocks / ("ab" * 16)
@@ -105,6 +110,24 @@ def test_no_other_length_becomes_a_kv_block(mounted: Mounted, length: int) -> No
         path.write_bytes(bytes(length))
     assert folder.keys() == set(folder.payloads)
     assert names(folder.blocks) == [key.hex() for key in folder.payloads]
+
+
+def test_an_empty_file_becomes_no_kv_block(mounted: Mounted) -> None:
+    folder = mounted.kv(1)
+    (folder.blocks / ("ab" * 16)).touch()
+    wait_until(lambda: names(folder.blocks) == [key.hex() for key in folder.payloads])
+    assert folder.keys() == set(folder.payloads)
+
+
+def test_a_shell_that_redirects_stores_once_what_was_written(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"old")
+    script = f"cat > {folder.blocks}/a"
+    shell = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE)
+    assert shell.stdin is not None
+    wait_until(lambda: (folder.blocks / "a").stat().st_size == 0)
+    assert folder.stored(b"a") == b"old"
+    shell.communicate(b"new", timeout=20)
+    assert folder.stored(b"a") == b"new"
 
 
 def test_a_kv_block_with_a_hole_is_not_stored(mounted: Mounted) -> None:
@@ -255,7 +278,7 @@ def test_rsync_writes_under_a_temporary_name_and_renames(mounted: Mounted, tmp_p
     for number in range(5):
         (source / "deep" / f"f{number}").write_bytes(os.urandom(1000 * number))
     run("rsync", "-r", f"{source}/", folder.blocks)
-    assert folder.keys() == {f"deep/f{number}".encode() for number in range(5)}
+    wait_until(lambda: folder.keys() == {f"deep/f{number}".encode() for number in range(5)})
     run("diff", "-r", source, folder.blocks)
 
 
@@ -284,3 +307,75 @@ def test_many_programs_write_at_a_time(mounted: Mounted) -> None:
     assert [writer.wait(30) for writer in writers] == [0] * 4
     assert len(folder.keys()) == 160
     assert {path.stat().st_size for path in folder.blocks.iterdir()} == {3000}
+
+
+def test_what_is_removed_while_it_is_written_is_not_stored(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "a").open("w+b", buffering=0) as file:
+        file.write(b"scratch")
+        (folder.blocks / "a").unlink()
+        file.write(b" more")
+        file.seek(0)
+        assert file.read() == b"scratch more"
+    assert folder.keys() == set() and names(folder.blocks) == []
+
+
+def test_who_still_writes_a_file_that_another_took_the_name_of_does_not_store_over_it(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "a").open("wb", buffering=0) as file:
+        file.write(b"late")
+        (folder.blocks / "b").write_bytes(b"new")
+        (folder.blocks / "b").rename(folder.blocks / "a")
+        file.write(b"r")
+    assert folder.stored(b"a") == b"new" and folder.keys() == {b"a"}
+
+
+def test_who_reads_an_object_that_is_written_anew_goes_on_with_what_he_opened(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"1" * BLOCK)
+    with (folder.blocks / "a").open("rb", buffering=0) as file:
+        (folder.blocks / "a").write_bytes(b"2" * BLOCK)
+        assert file.read(BLOCK) == b"1" * BLOCK
+    assert (folder.blocks / "a").read_bytes() == b"2" * BLOCK
+
+
+def test_a_file_that_found_no_room_while_it_was_written_is_not_stored(mounted: Mounted, tmp_path: Path) -> None:
+    folder, spool = mounted.objects(a=b"old"), tmp_path / "spool"
+    spool.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "size=6m", "mooncask-test", spool)
+    try:
+        with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", ["--spool", str(spool)]) as mount:
+            path = mount.path / folder.handle.name / "blocks" / "a"
+            done = run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=12", ok=False)
+            assert done.returncode == 1 and "No space left" in done.stderr
+            assert folder.stored(b"a") == b"old"
+    finally:
+        run("umount", spool)
+
+
+def test_an_object_uploaded_in_parts_is_read_and_renamed_as_any_other(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    upload_in_parts(mounted.daemon.http_address, f"/{folder.handle.name}/small", b"in one part")
+    path = folder.blocks / "small"
+    assert path.read_bytes() == b"in one part"
+    with path.open("ab") as file:
+        file.write(b", and a tail")
+    assert path.read_bytes() == b"in one part, and a tail"
+
+
+def upload_in_parts(address: str, path: str, content: bytes) -> None:
+    """S3's multipart upload, of one part."""
+    connection = http.client.HTTPConnection(address)
+    try:
+        connection.request("POST", f"{path}?uploads")
+        upload = ElementTree.fromstring(connection.getresponse().read()).findtext(f"{S3}UploadId")
+        connection.request("PUT", f"{path}?partNumber=1&uploadId={upload}", content)
+        response = connection.getresponse()
+        response.read()
+        parts = f"<Part><PartNumber>1</PartNumber><ETag>{response.getheader('ETag')}</ETag></Part>"
+        body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>"
+        connection.request("POST", f"{path}?uploadId={upload}", body)
+        response = connection.getresponse()
+        assert response.status == 200, response.read()
+        response.read()
+    finally:
+        connection.close()

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +37,14 @@ def run(*command: str | Path, ok: bool = True, seconds: float = SECONDS) -> subp
     )
     assert not ok or done.returncode == 0, done.stderr
     return done
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """For what another process brings about."""
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def mooncask(*arguments: str | Path, ok: bool = True) -> subprocess.CompletedProcess[str]:
@@ -84,14 +92,17 @@ class MountProcess:
         self.process.wait(SECONDS)
 
     def close(self) -> None:
-        if is_mounted(self.path):
-            run("fusermount3", "-u", "-z", self.path, ok=False)
+        """Ends it whatever holds it: a mount namespace that somebody made meanwhile has a copy of every mount."""
+        self.process.terminate()
         try:
             self.process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
             raise
+        finally:
+            if is_mounted(self.path):
+                run("fusermount3", "-u", "-z", self.path, ok=False)
 
     def __enter__(self) -> Self:
         return self
