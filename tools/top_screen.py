@@ -6,7 +6,7 @@ terminal's height, those that matter most first.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal
 
 from rich.columns import Columns
 from rich.console import Group, RenderableType
@@ -18,12 +18,16 @@ from mooncask.tools.keys import format_seconds, format_size
 from mooncask.tools.output import printable
 
 BAR_CELLS = 20
-NARROW, WIDE = 100, 140
+NARROW, WIDE = 104, 140
 KEY_CELLS = 12
 FLOW_ORDER = ("hit", "miss", "put", "promote", "demote", "load", "write", "evict", "http_in", "http_out")
 FLOW_WORDS = {"http_in": "HTTP in", "http_out": "HTTP out"}
+WORDS = {
+    *("tier", "fill", "policy", "state", "flow", "hottest chain", "up to block", "tiers", "what if"),
+    *("namespace", "kind", "mode", "tenant", "shard", "client", "peer", "address"),
+}
+"""Columns of words; the others are of numbers, and stand to the right."""
 FULL_SHARE, HIGH_SHARE = 0.95, 0.8
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ def _lists(overview: Overview, room: Room) -> list[_List]:
         _List(len(names), lambda n: _namespace_table(names[:n]), "no namespaces"),
         _List(len(clients), lambda n: _client_table(overview, n), "no clients"),
         _List(len(overview.what_if), lambda n: _what_if_table(overview, n), ""),
+        _List(len(overview.peers), lambda n: _peer_table(overview, n), ""),
     ]
 
 
@@ -142,9 +147,9 @@ def _stacked(lists: Sequence[_List], lines: int) -> list[RenderableType]:
 
 
 def _side_by_side(lists: Sequence[_List], lines: int) -> RenderableType:
-    flows, chains, names, clients, what_if = lists
+    flows, chains, names, *others = lists
     left = Group(*_stacked([chains, names], lines))
-    right = Group(*_stacked([flows, clients, what_if], lines))
+    right = Group(*_stacked([flows, *others], lines))
     return Columns([left, right], padding=(0, 4))
 
 
@@ -240,22 +245,18 @@ def _what_if_table(overview: Overview, rows: int) -> Table:
     return table
 
 
+def _peer_table(overview: Overview, rows: int) -> Table:
+    table = _table("peer", "state", "address")
+    for peer in overview.peers[:rows]:
+        table.add_row(printable(peer.name), peer.state, printable(peer.address))
+    return table
+
+
 def _table(*headings: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for heading in headings:
-        text = heading in (
-            "tier",
-            "fill",
-            "flow",
-            "policy",
-            "state",
-            "hottest chain",
-            "up to block",
-            "tiers",
-            "what if",
-        )
-        text = text or heading in ("namespace", "kind", "mode", "tenant", "shard", "client")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=True, overflow="ellipsis")
+        justify: Literal["left", "right"] = "left" if heading in WORDS else "right"
+        table.add_column(heading, justify=justify, no_wrap=True, overflow="ellipsis")
     return table
 
 
