@@ -73,7 +73,7 @@ def _fill(client: LocalClient, plan: MountPlan, plain: Path) -> None:
     for number in range(plan.blocks):
         key, payload = number.to_bytes(16, "big"), np.roll(memory, number * 4096)[: plan.block_bytes]
         client.put(namespace, [key], [payload])
-        (plain / key.hex()).write_bytes(payload)
+        (plain / key.hex()).write_bytes(payload.tobytes())
     many = client.open_namespace("many", {"model": "many"}, mode="memory")
     keys = [(number * 0x9E3779B97F4A7C15 % (1 << 64)).to_bytes(16, "big") for number in range(plan.listed)]
     client.put(many, keys, [bytes(64)] * len(keys))
