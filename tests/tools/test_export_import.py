@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 from command_line import WORDS, CommandLine
 from daemon_process import DaemonProcess
+from xxhash import xxh3_128_hexdigest
 
 from mooncask.client.hashing import chain
 from mooncask.client.local import LocalClient
 from mooncask.client.wire import BlockStat
+from mooncask.tools.transfer.archive import open_reader, open_writer
+from mooncask.tools.transfer.bucket_archive import INDEX_BLOCKS
+from mooncask.tools.transfer.manifest import Entry, Manifest
 from mooncask.tools.transfer.order import parents_first
 
 FAMILY = {"model": "m", "block_tokens": "2"}
@@ -179,6 +183,53 @@ def test_a_bucket_takes_an_export_and_gives_it_back(nodes: tuple[Node, Node]) ->
     block = f"a/b/blocks/{keys[2].hex()}"
     there.command.run("put", "exports", block, "-", stdin=b"x" * 40_002)
     assert keys[2].hex() in there.command.error("import", words[0], "buckets-b", *words[1:], expect=65)
+
+
+def test_a_bucket_export_that_was_killed_goes_on_behind_its_last_index(nodes: tuple[Node, Node]) -> None:
+    pytest.importorskip("obstore", reason="the package obstore (extra s3) is not installed")
+    there = nodes[1]
+    there.command.run("namespaces", "create", "killed-exports")
+    endpoint = f"http://{there.daemon.http_address}"
+    manifest = Manifest(namespace="n", kind="object")
+    payload = b"some bytes"
+
+    def entry(i: int) -> Entry:
+        return Entry(key=f"{i:08x}", size=len(payload), checksum=xxh3_128_hexdigest(payload))
+
+    with open_writer("s3://killed-exports/x", manifest, endpoint) as writer:
+        for i in range(INDEX_BLOCKS + 5):
+            writer.add(entry(i), [payload])
+    begun = open_reader("s3://killed-exports/x", endpoint)
+    assert not begun.finished
+    assert [found.key for found, _ in begun.blocks()] == [entry(i).key for i in range(INDEX_BLOCKS)]
+    with open_writer("s3://killed-exports/x", manifest, endpoint) as writer:
+        assert len(writer.already) == INDEX_BLOCKS
+        for i in range(INDEX_BLOCKS, INDEX_BLOCKS + 5):
+            writer.add(entry(i), [payload])
+        writer.finish()
+    ended = open_reader("s3://killed-exports/x", endpoint)
+    assert ended.finished
+    assert [b"".join(bytes_.chunks()) for _, bytes_ in ended.blocks()] == [payload] * (INDEX_BLOCKS + 5)
+
+
+def test_a_bucket_that_wants_signatures_gets_them_from_the_usual_variables(
+    nodes: tuple[Node, Node], tmp_path: Path
+) -> None:
+    pytest.importorskip("obstore", reason="the package obstore (extra s3) is not installed")
+    here = nodes[0]
+    long = os.urandom(17 << 20)
+    here.command.run("put", "signed-objects", "long", "-", stdin=long)
+    settings = {"credentials.KEYID.secret": "a secret of some length"}
+    with DaemonProcess.start(tmp_path, settings) as daemon:
+        CommandLine(daemon.socket_path).run("namespaces", "create", "signed")
+        words = ("s3://signed/x", "--endpoint-url", f"http://{daemon.http_address}")
+        assert "AWS_ACCESS_KEY_ID" in here.command.error("export", "signed-objects", *words, expect=77)
+        keys = {"AWS_ACCESS_KEY_ID": "KEYID", "AWS_SECRET_ACCESS_KEY": settings["credentials.KEYID.secret"]}
+        command = CommandLine(here.daemon.socket_path, keys)
+        assert command.json("export", "signed-objects", *words)["blocks"] == 1
+        assert command.json("import", words[0], "signed-back", *words[1:])["blocks"] == 1
+    here.command.run("get", "signed-back", "long", "--output", str(tmp_path / "out"))
+    assert (tmp_path / "out").read_bytes() == long
 
 
 def test_a_bucket_that_is_not_there_and_an_endpoint_that_is_down_are_named(nodes: tuple[Node, Node]) -> None:
