@@ -12,6 +12,7 @@ import typer
 
 from mooncask.errors import BadRequest
 from mooncask.tools.bench.disk_limits import takes_direct_io
+from mooncask.tools.bench.http_command import http
 from mooncask.tools.bench.mount_command import mount
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
@@ -22,6 +23,7 @@ from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 bench.command()(mount)
+bench.command()(http)
 
 
 @bench.callback()

@@ -1,0 +1,44 @@
+"""`mooncask bench http`: how fast the S3 door is."""
+
+import importlib.metadata
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mooncask.tools.bench.http_run import FULL, QUICK, run
+from mooncask.tools.bench.report import document, print_findings
+from mooncask.tools.output import console, stages
+
+IN_MEMORY = Path("/dev/shm")
+
+
+def http(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
+    ] = None,
+    nvme: Annotated[
+        Path | None, typer.Option(help="Folder on the disk to measure; a temporary one by default.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
+    ] = False,
+) -> None:
+    """Measure S3's PUT and GET beside nginx, which serves the same bytes from memory, and a plain file; daemons of its own.
+
+    The full run takes a minute or two, 3 GiB of memory and 3 GiB of disk; nothing stays behind. nginx is Debian's nginx-light.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=IN_MEMORY) as memory,
+        tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=nvme) as data,
+        stages() as progress,
+    ):
+        findings = run(QUICK if quick else FULL, Path(memory), Path(data), progress)
+    print_findings(console(), findings)
+    if json_file is not None:
+        found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
+        json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
