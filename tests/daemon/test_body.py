@@ -105,6 +105,14 @@ def test_a_framed_stream_that_is_cut_short_is_never_taken_for_whole(data: bytes,
         decoder.finish()
 
 
+@pytest.mark.parametrize("stream", [b"5\r\nhello\r\n0\r\n\r\n", b"0\r\nx-amz-checksum-crc32:AAAA"])
+def test_a_last_chunk_before_its_time_and_half_a_trailer_are_no_end(stream: bytes) -> None:
+    decoder = ChunkedDecoder(10 if stream.startswith(b"5") else 0)
+    decoder.feed(stream)
+    with pytest.raises(ShortBody):
+        decoder.finish()
+
+
 @given(st.binary(max_size=300))
 def test_rubbish_is_refused_or_read_but_never_a_fault(stream: bytes) -> None:
     decoder = ChunkedDecoder(100)

@@ -229,6 +229,7 @@ def test_what_botocore_signs_is_right_and_what_is_changed_is_not(
         ("/bucket/~x", "/bucket/%7Ex"),
         ("/bucket?prefix=a%2Fb", "/bucket?prefix=a/b"),
         ("/bucket?prefix=a%20b", "/bucket?prefix=a+b"),
+        ("/bucket?a%20b=1", "/bucket?a+b=1"),
     ],
 )
 def test_a_target_that_an_http_library_wrote_in_another_way_is_taken(signed: str, sent: str) -> None:
