@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from mooncask.tiers.block import Extent
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
-from mooncask.tiers.departures import Departure, Departures
+from mooncask.tiers.departures import Departures
 from mooncask.tiers.dram import DramTier
 from mooncask.tiers.flows import Flows
 from mooncask.tiers.hbm import HbmTier
@@ -158,14 +158,12 @@ class Copies:
     def _note_departure(self, slot: int, why: str) -> None:
         catalogue = self.catalogue
         self.departures.note(
-            Departure(
-                time.time(),
-                catalogue.namespace[slot],
-                catalogue.keys[slot],
-                catalogue.where[slot],
-                why,
-                catalogue.size[slot],
-            )
+            time.time(),
+            catalogue.namespace[slot],
+            catalogue.keys[slot],
+            catalogue.where[slot],
+            why,
+            catalogue.size[slot],
         )
 
     def _forget_memory(self, slot: int) -> None:

@@ -28,20 +28,22 @@ class Departures:
     """Those that nobody has taken yet, oldest first."""
 
     def __init__(self, most: int = DEPARTURES_MAX) -> None:
-        self._noted: deque[Departure] = deque(maxlen=most)
+        self._noted: deque[tuple[float, int, bytes, int, str, int]] = deque(maxlen=most)
+        """Fields of `Departure`s, which are made of them when they are taken: eviction should not wait even for that."""
         self.noted = 0
         """Ever since the start."""
         self.by_reason: Counter[tuple[str, int]] = Counter()
         """(reason, last tier) -> how many, since the start."""
 
-    def note(self, departure: Departure) -> None:
-        self.by_reason[(departure.reason, departure.tier)] += 1
-        self._noted.append(departure)
+    def note(self, seconds: float, namespace: int, key: bytes, tier: int, reason: str, size: int) -> None:
+        """See `Departure`."""
+        self._noted.append((seconds, namespace, key, tier, reason, size))
+        self.by_reason[(reason, tier)] += 1
         self.noted += 1
 
     def take(self, most: int) -> list[Departure]:
         """Up to `most` of them; they are no longer here then."""
-        return [self._noted.popleft() for _ in range(min(most, len(self._noted)))]
+        return [Departure._make(self._noted.popleft()) for _ in range(min(most, len(self._noted)))]
 
     def __len__(self) -> int:
         return len(self._noted)

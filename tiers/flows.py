@@ -1,6 +1,6 @@
 """How many blocks and bytes went which way since the start: counts only; rates are made by whoever compares two moments."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import NamedTuple
 
 
@@ -12,15 +12,23 @@ class Way(NamedTuple):
 
 
 class Flows:
-    """Ever growing sums by way."""
+    """Ever growing sums by way. Adding is on the way of every put and eviction: one look-up."""
 
     def __init__(self) -> None:
-        self.blocks: Counter[Way] = Counter()
-        self.bytes: Counter[Way] = Counter()
+        self._sums: defaultdict[Way, list[int]] = defaultdict(lambda: [0, 0])
 
     def add(self, way: Way, size_bytes: int, blocks: int = 1) -> None:
-        self.blocks[way] += blocks
-        self.bytes[way] += size_bytes
+        sums = self._sums[way]
+        sums[0] += blocks
+        sums[1] += size_bytes
+
+    @property
+    def blocks(self) -> Counter[Way]:
+        return Counter({way: sums[0] for way, sums in self._sums.items()})
+
+    @property
+    def bytes(self) -> Counter[Way]:
+        return Counter({way: sums[1] for way, sums in self._sums.items()})
 
 
 PUT = Way("put", "dram")

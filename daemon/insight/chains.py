@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mooncask.client import control
 from mooncask.daemon.insight.blocks import key_of, key_text, tiers_of
-from mooncask.daemon.insight.tree import PrefixTree, PrefixTrees
+from mooncask.daemon.insight.tree import Members, PrefixTree, PrefixTrees
 from mooncask.errors import NoSuchBlock
 from mooncask.tiers.catalogue import Catalogue
 from mooncask.tiers.namespace import Namespace
@@ -37,8 +37,8 @@ class Chains:
         """What continues `parent`, or where chains begin. Raises NoSuchBlock for a parent that is not here."""
         slot = self._slot(namespace, parent) if parent else None
         tree = await self._trees.of(namespace)
-        slots = tree.beginnings() if slot is None else tree.continuing(slot)
-        page = await self._page(tree, slots, key_of(namespace, after), limit)
+        members = tree.beginnings() if slot is None else tree.continuing(slot)
+        page = await self._page(members, key_of(namespace, after), limit)
         nodes = self._nodes(namespace, tree, page.slots)
         return control.Children(
             namespace=namespace.spec.name, parent=parent, nodes=nodes, more=page.more, counted_max=len(tree)
@@ -47,7 +47,7 @@ class Chains:
     async def tips(self, namespace: Namespace, after: str, limit: int) -> control.Tips:
         """Blocks that nothing continues."""
         tree = await self._trees.of(namespace)
-        page = await self._page(tree, tree.tips(), key_of(namespace, after), limit)
+        page = await self._page(tree.tips(), key_of(namespace, after), limit)
         return control.Tips(
             namespace=namespace.spec.name, nodes=self._nodes(namespace, tree, page.slots), more=page.more
         )
@@ -80,17 +80,18 @@ class Chains:
             seen.add(above)
         return way[::-1]
 
-    async def _page(self, tree: PrefixTree, slots: Sequence[int], after: bytes, limit: int) -> _Page:
-        """The first of `slots` in key order, those behind `after`; what has left since the tree was built is no more told."""
+    async def _page(self, members: Members, after: bytes, limit: int) -> _Page:
+        """The first of `members` in key order, those behind `after`; what has left since is no more told."""
         wanted = min(limit, NODES_MAX) + 1
-        keys = self._catalogue.keys
-        best: list[tuple[bytes, int]] = []
-        for first in range(0, len(slots), SLICE):
-            current = (slot for slot in slots[first : first + SLICE] if tree.is_current(slot, self._catalogue))
-            named = ((keys[slot], slot) for slot in current if keys[slot] > after)
-            best = heapq.nsmallest(wanted, [*best, *named])
+        keys, sequences = self._catalogue.keys, self._catalogue.sequence
+        best: list[tuple[bytes, int, int]] = []
+        for first in range(0, len(members.slots), SLICE):
+            part = slice(first, first + SLICE)
+            pairs = zip(members.slots[part].tolist(), members.sequences[part].tolist(), strict=True)
+            named = [(keys[slot], slot, seen) for slot, seen in pairs if sequences[slot] == seen and keys[slot] > after]
+            best = heapq.nsmallest(wanted, best + named)
             await asyncio.sleep(0)
-        still = [slot for _, slot in best if tree.is_current(slot, self._catalogue)]
+        still = [slot for _, slot, seen in best if sequences[slot] == seen]
         return _Page(still[: wanted - 1], len(best) == wanted)
 
     def _nodes(self, namespace: Namespace, tree: PrefixTree, slots: Sequence[int]) -> list[control.ChainNode]:
@@ -105,8 +106,8 @@ class Chains:
                 tiers=tiers_of(catalogue, slot),
                 hits=catalogue.hits[slot],
                 created_seconds=float(catalogue.created[slot]),
-                children=tree.children(slot),
-                blocks_below=tree.below(slot),
+                children=counts.children,
+                blocks_below=counts.below,
             )
-            for slot in slots
+            for slot, counts in zip(slots, tree.counts(slots), strict=True)
         ]

@@ -88,7 +88,7 @@ class Insight:
         """Blocks and bytes of every way since the start."""
         sums: dict[FlowName, int] = {}
         for flows in (self.service.store.flows, self.traffic.flows, self.http):
-            sums.update(sums_of(flows.blocks, flows.bytes))
+            sums.update(sums_of(flows))
         return sums
 
     def requests_rate(self, now: float) -> float:

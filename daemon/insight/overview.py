@@ -9,7 +9,7 @@ from mooncask.client import control
 from mooncask.daemon.insight.blocks import tier_text
 from mooncask.daemon.namespace_door import block_tokens
 from mooncask.daemon.status import all_counters, version
-from mooncask.tiers.flows import Way
+from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.namespace import Namespace
 
 if TYPE_CHECKING:
@@ -137,8 +137,8 @@ def _client(plane: "LocalPlane", process: "Process") -> control.ClientView:
     )
 
 
-def sums_of(blocks: dict[Way, int], sizes: dict[Way, int]) -> Iterator[tuple[tuple[str, Way], int]]:
+def sums_of(flows: Flows) -> Iterator[tuple[tuple[str, Way], int]]:
     """What `Rates` keeps: blocks and bytes of each way under names of their own."""
-    for way, count in blocks.items():
-        yield ("blocks", way), count
-        yield ("bytes", way), sizes.get(way, 0)
+    for unit, sums in (("blocks", flows.blocks), ("bytes", flows.bytes)):
+        for way, count in sums.items():
+            yield (unit, way), count

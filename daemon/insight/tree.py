@@ -1,13 +1,14 @@
 """The prefix tree of one namespace at one moment: who continues whom, and how many blocks hang below each.
 
 The catalogue keeps parents, since that is what writing and evicting need. Children are gathered here when somebody looks at
-chains, in slices of the loop's time and a thread, and kept until the namespace has changed: 28 bytes a block, nothing on the
-way of a put or a get. Slots may have been reused since: whoever takes one out of a tree compares its sequence (`is_current`).
+chains, in slices of the loop's time and a thread, and kept until the namespace has changed: 56 bytes a block, nothing on the
+way of a put or a get. Slots may have been reused since: whoever takes one out of a tree compares its sequence.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +25,28 @@ REBUILD_SHARE = 20
 Ints = npt.NDArray[np.int64]
 
 
+class Members(NamedTuple):
+    """Blocks as they were when the tree was built: columns of equal length."""
+
+    slots: Ints
+    sequences: Ints
+
+
+class Counts(NamedTuple):
+    """Of one block: those that continue it, and those of the subtree that begins with it, itself included."""
+
+    children: int
+    below: int
+
+
 class PrefixTree:
     """Slots of the blocks of a namespace, sorted; for each its parent's position and the size of its subtree."""
 
-    def __init__(self, slots: list[int], parents: list[int], sequences: list[int]) -> None:
+    def __init__(self, slots: Ints, parents: Ints, sequences: Ints) -> None:
         """`parents` are slots, NO_PARENT where the block before is not here. `slots` ascend."""
-        self._slots = np.array(slots, np.int64)
-        self._sequences = np.array(sequences, np.uint64)
-        self._parents = _positions(self._slots, np.array(parents, np.int64))
+        self._slots = slots
+        self._sequences = sequences
+        self._parents = _positions(slots, parents)
         self._by_parent = np.argsort(self._parents, kind="stable")
         self._sorted_parents = self._parents[self._by_parent]
         self._children = np.bincount(self._parents[self._parents >= 0], minlength=len(slots))
@@ -40,49 +55,35 @@ class PrefixTree:
     def __len__(self) -> int:
         return len(self._slots)
 
-    def beginnings(self) -> list[int]:
-        """Slots of blocks whose parent is not here: where chains begin."""
-        return _listed(self._slots[self._parents < 0])
+    def beginnings(self) -> Members:
+        """Blocks whose parent is not here: where chains begin."""
+        return self._members(self._parents < 0)
 
-    def tips(self) -> list[int]:
-        """Slots of blocks that nothing continues."""
-        return _listed(self._slots[self._children == 0])
+    def tips(self) -> Members:
+        """Blocks that nothing continues."""
+        return self._members(self._children == 0)
 
-    def continuing(self, slot: int) -> list[int]:
-        """Slots of the blocks that continue this one."""
-        position = self._position(slot)
-        if position is None:
-            return []
+    def continuing(self, slot: int) -> Members:
+        """The blocks that continue this one."""
+        [position] = _positions(self._slots, np.array([slot], np.int64))
+        if position < 0:
+            return self._members(np.empty(0, np.int64))
         first, last = np.searchsorted(self._sorted_parents, [position, position + 1])
-        return _listed(self._slots[self._by_parent[first:last]])
+        return self._members(self._by_parent[first:last])
 
-    def children(self, slot: int) -> int:
-        position = self._position(slot)
-        return 0 if position is None else int(self._children[position])
+    def counts(self, slots: Sequence[int]) -> list[Counts]:
+        """One for each slot; a block that is younger than the tree has nothing below it."""
+        positions = _positions(self._slots, np.array(slots, np.int64)).tolist()
+        return [Counts(int(self._children[p]), int(self._below[p])) if p >= 0 else Counts(0, 1) for p in positions]
 
-    def below(self, slot: int) -> int:
-        """Blocks of the subtree that begins with this one, itself included."""
-        position = self._position(slot)
-        return 1 if position is None else int(self._below[position])
-
-    def is_current(self, slot: int, catalogue: Catalogue) -> bool:
-        """Whether the slot still has the block that it had when the tree was built."""
-        position = self._position(slot)
-        return position is not None and catalogue.sequence[slot] == int(self._sequences[position])
-
-    def _position(self, slot: int) -> int | None:
-        position = int(np.searchsorted(self._slots, slot))
-        return position if position < len(self._slots) and self._slots[position] == slot else None
-
-
-def _listed(slots: Ints) -> list[int]:
-    return [int(slot) for slot in slots]
+    def _members(self, chosen: npt.NDArray[Any]) -> Members:
+        return Members(self._slots[chosen], self._sequences[chosen])
 
 
 def _positions(slots: Ints, wanted: Ints) -> Ints:
     """Where each of `wanted` stands in `slots`, -1 for those that don't."""
     if not len(slots):
-        return np.empty(0, np.int64)
+        return np.full(len(wanted), -1, np.int64)
     found = np.minimum(np.searchsorted(slots, wanted), len(slots) - 1)
     return np.where(slots[found] == wanted, found, -1)
 
@@ -132,29 +133,32 @@ class PrefixTrees:
         return self._catalogue.highest_sequence, namespace.blocks
 
     async def _build(self, namespace: Namespace) -> "_Kept":
+        """An array a slice and column, so that neither the loop nor the thread has to go through a million at once."""
         began, version = self._clock(), self._version(namespace)
-        slots: list[int] = []
-        parents: list[int] = []
-        sequences: list[int] = []
+        slices: list[npt.NDArray[np.int64]] = [np.empty((3, 0), np.int64)]
         for first in range(0, len(self._catalogue.sequence), SLICE):
-            found = list(self._members(namespace, first))
-            slots += found
-            sequences += [self._catalogue.sequence[slot] for slot in found]
-            parents += self._parents_of(namespace, found)
+            slots = self._slots_of(namespace, first)
+            sequences = [self._catalogue.sequence[slot] for slot in slots]
+            slices.append(np.array([slots, self._parents_of(namespace, slots), sequences], np.int64))
             await asyncio.sleep(0)
-        tree = await asyncio.to_thread(PrefixTree, slots, parents, sequences)
+        tree = await asyncio.to_thread(_tree_of, slices)
         now = self._clock()
         return _Kept(tree, version, now, now - began)
 
-    def _members(self, namespace: Namespace, first: int) -> Iterable[int]:
+    def _slots_of(self, namespace: Namespace, first: int) -> list[int]:
         catalogue, number = self._catalogue, namespace.id
         last = min(first + SLICE, len(catalogue.sequence))
-        return (s for s in range(first, last) if catalogue.namespace[s] == number and catalogue.sequence[s])
+        return [s for s in range(first, last) if catalogue.namespace[s] == number and catalogue.sequence[s]]
 
     def _parents_of(self, namespace: Namespace, slots: list[int]) -> list[int]:
         """By key: the slot that the catalogue notes is a hint, right as long as the parent has not left and come back."""
         index, parents = namespace.index, self._catalogue.parents
         return [index.get(parents[slot], NO_PARENT) if parents[slot] else NO_PARENT for slot in slots]
+
+
+def _tree_of(slices: list[npt.NDArray[np.int64]]) -> PrefixTree:
+    slots, parents, sequences = np.concatenate(slices, axis=1)
+    return PrefixTree(slots, parents, sequences)
 
 
 class _Kept:

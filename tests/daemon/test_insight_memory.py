@@ -19,7 +19,7 @@ def departure(number: int, reason: str = "evicted", key: bytes = b"") -> Departu
 
 def filled(log: Departures, gone: Gone, *departures: Departure) -> Gone:
     for one in departures:
-        log.note(one)
+        log.note(*one)
     while gone.absorb():
         pass
     return gone

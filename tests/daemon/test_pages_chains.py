@@ -3,6 +3,7 @@
 import asyncio
 import random
 
+import numpy as np
 import pytest
 from child_processes import until
 from control_pages import PagesOf, open_kv, running_pages
@@ -145,6 +146,11 @@ async def test_a_prompt_is_matched_by_its_tokens() -> None:
 # --- the tree by itself --------------------------------------------------------------------------------------------------
 
 
+def tree_of(slots: list[int], parents: list[int]) -> PrefixTree:
+    sequences = list(range(1, len(slots) + 1))
+    return PrefixTree(np.array(slots, np.int64), np.array(parents, np.int64), np.array(sequences, np.int64))
+
+
 def naive_below(parents: dict[int, int], slot: int) -> int:
     return 1 + sum(naive_below(parents, child) for child, parent in parents.items() if parent == slot)
 
@@ -156,15 +162,19 @@ def test_subtrees_are_counted_as_a_walk_counts_them(seed: int) -> None:
     parents: dict[int, int] = {}
     for i, slot in enumerate(slots):
         parents[slot] = chance.choice([NO_PARENT, *slots[:i]]) if i else NO_PARENT
-    tree = PrefixTree(slots, [parents[slot] for slot in slots], list(range(1, 121)))
-    for slot in slots:
-        assert tree.below(slot) == naive_below(parents, slot)
-        assert tree.continuing(slot) == [child for child in slots if parents[child] == slot]
-        assert tree.children(slot) == len(tree.continuing(slot))
-    assert tree.beginnings() == [slot for slot in slots if parents[slot] == NO_PARENT]
-    assert tree.tips() == [slot for slot in slots if slot not in parents.values()]
+    tree = tree_of(slots, [parents[slot] for slot in slots])
+    for slot, counts in zip(slots, tree.counts(slots), strict=True):
+        assert counts.below == naive_below(parents, slot)
+        assert tree.continuing(slot).slots.tolist() == [child for child in slots if parents[child] == slot]
+        assert counts.children == len(tree.continuing(slot).slots)
+    assert tree.beginnings().slots.tolist() == [slot for slot in slots if parents[slot] == NO_PARENT]
+    tips = [slot for slot in slots if slot not in parents.values()]
+    assert tree.tips().slots.tolist() == tips
+    assert tree.tips().sequences.tolist() == [slots.index(slot) + 1 for slot in tips]
 
 
 def test_an_empty_tree_and_a_slot_that_is_none_of_its_own_are_answered() -> None:
-    tree = PrefixTree([], [], [])
-    assert (tree.tips(), tree.beginnings(), tree.continuing(3), tree.below(3)) == ([], [], [], 1)
+    tree = tree_of([], [])
+    for members in (tree.tips(), tree.beginnings(), tree.continuing(3)):
+        assert len(members.slots) == len(members.sequences) == 0
+    assert tree.counts([3]) == [(0, 1)]

@@ -8,7 +8,7 @@ from store_driver import KIB, bucket, get, kv, opened, put, soon, store_config
 
 from mooncask.errors import CorruptBlock
 from mooncask.tiers.block import TierName, WriteMode
-from mooncask.tiers.departures import Departure, Departures
+from mooncask.tiers.departures import Departures
 from mooncask.tiers.flows import DEMOTE, EVICT_DRAM, LOAD, PROMOTE_DRAM, PUT, WRITE
 from mooncask.tiers.store import Store
 
@@ -86,7 +86,7 @@ async def test_bytes_that_move_between_tiers_are_no_departures(tmp_path: Path) -
 def test_departures_that_nobody_takes_are_bounded() -> None:
     log = Departures(most=3)
     for number in range(5):
-        log.note(Departure(float(number), 1, b"k%d" % number, TierName.DRAM, "evicted", 1))
+        log.note(float(number), 1, b"k%d" % number, TierName.DRAM, "evicted", 1)
     assert (len(log), log.noted) == (3, 5)
     assert [one.key for one in log.take(2)] == [b"k2", b"k3"]
     assert [one.key for one in log.take(2)] == [b"k4"]
