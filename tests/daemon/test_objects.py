@@ -1,6 +1,7 @@
 """Objects of any length, without HTTP: what is put is got, whole or not at all, and nothing is left of what is gone."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import pytest
@@ -329,3 +330,29 @@ async def test_a_long_object_that_passes_through_drives_no_kv_block_out_of_memor
         assert set(daemon.store.match(kv, list(blocks)).tiers) == {TierName.DRAM}
         assert await get_object(daemon, bucket, b"k") == body(60 * CHUNK)
         await client.close()
+
+
+async def test_parts_stay_as_long_as_a_crash_could_bring_their_object_back(tmp_path: Path) -> None:
+    async with running_daemon({**SETTINGS, "nvme.path": str(tmp_path)}) as daemon:
+        bucket = await make_bucket(daemon, mode="write_back")
+        await put_object(daemon, bucket, b"k", body(3 * CHUNK))
+        await daemon.store.durable(bucket, b"k", time.monotonic() + 10)
+        await put_object(daemon, bucket, b"k", b"newer")
+        assert daemon.store.unsettled_below(bucket, b"k"), "the disk still has the long one"
+        await until(lambda: not daemon.service.objects.sweeper.tasks())
+        assert len(part_keys(daemon, bucket)) == 3
+        await daemon.store.durable(bucket, b"k", time.monotonic() + 10)
+        await until(lambda: not part_keys(daemon, bucket))
+
+
+async def test_every_part_is_durable_before_the_object_can_be_seen(tmp_path: Path) -> None:
+    async with running_daemon({**SETTINGS, "nvme.path": str(tmp_path)}) as daemon:
+        bucket = await make_bucket(daemon)
+        writer = await daemon.service.objects.writer(bucket, b"k", 6 * CHUNK, wait_durable=False)
+        for piece in pieces_of(body(6 * CHUNK), CHUNK):
+            await writer.write(piece)
+        await writer.finish(ObjectAttributes())
+        parts = daemon.store.namespace("photos/parts")
+        assert parts is not None
+        infos = [daemon.store.info(parts, key) for key in part_keys(daemon, bucket)]
+        assert len(infos) == 6 and all(info is not None and info.durable for info in infos)
