@@ -56,7 +56,7 @@ def leased(mounted: Mounted) -> int:
 
 def test_a_killed_daemon_is_an_io_error_and_its_return_is_noticed(daemon: DaemonProcess, tmp_path: Path) -> None:
     content = fill(daemon)
-    with MountProcess.start(daemon.socket_path, tmp_path / "mnt", ["--deadline", str(DEADLINE)]) as mount:
+    with MountProcess.start(daemon.socket_path, tmp_path / "mnt", deadline_seconds=DEADLINE) as mount:
         path = mount.path / "docs" / "blocks" / "a"
         assert path.read_bytes() == content
         daemon.kill()
@@ -75,7 +75,7 @@ def test_a_daemon_that_answers_nothing_is_an_io_error_within_the_deadline(
     daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     content = fill(daemon)
-    with MountProcess.start(daemon.socket_path, tmp_path / "mnt", ["--deadline", str(DEADLINE)]) as mount:
+    with MountProcess.start(daemon.socket_path, tmp_path / "mnt", deadline_seconds=DEADLINE) as mount:
         path = mount.path / "docs" / "blocks" / "a"
         assert path.read_bytes() == content
         daemon.freeze()
@@ -99,7 +99,7 @@ def test_a_file_that_is_open_while_the_daemon_restarts_is_readable_afterwards(
 ) -> None:
     content = fill(daemon)
     with (
-        MountProcess.start(daemon.socket_path, tmp_path / "mnt", ["--deadline", "10"]) as mount,
+        MountProcess.start(daemon.socket_path, tmp_path / "mnt", deadline_seconds=10) as mount,
         (mount.path / "docs" / "blocks" / "a").open("rb", buffering=0) as file,
     ):
         assert file.read(100) == content[:100]
@@ -163,7 +163,7 @@ def test_the_command_returns_when_the_mount_can_be_used(mounted: Mounted, tmp_pa
 
 def test_a_read_only_mount_changes_nothing(mounted: Mounted, tmp_path: Path) -> None:
     folder = mounted.objects(a=b"x")
-    with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", ["--read-only"]) as mount:
+    with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", read_only=True) as mount:
         blocks = mount.path / folder.handle.name / "blocks"
         for change in ((blocks / "b").touch, (blocks / "a").unlink, (blocks / "c").mkdir):
             with pytest.raises(OSError) as raised:

@@ -343,7 +343,7 @@ def test_a_file_that_found_no_room_while_it_was_written_is_not_stored(mounted: M
     spool.mkdir()
     run("mount", "-t", "tmpfs", "-o", "size=6m", "mooncask-test", spool)
     try:
-        with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", ["--spool", str(spool)]) as mount:
+        with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", spool_folder=str(spool)) as mount:
             path = mount.path / folder.handle.name / "blocks" / "a"
             done = run("dd", "if=/dev/zero", f"of={path}", "bs=1M", "count=12", ok=False)
             assert done.returncode == 1 and "No space left" in done.stderr

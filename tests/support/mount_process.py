@@ -1,15 +1,16 @@
-"""A real mount of a real daemon, as a process of its own: `mooncask mount` in the foreground, unmounted at the end whatever happens.
+"""A real mount of a real daemon, as a process of its own: what `mooncask mount` becomes, unmounted at the end whatever happens.
 
 with MountProcess.start(daemon.socket_path, tmp_path / "mnt") as mount:
     (mount.path / "ns/blocks/key").read_bytes()
 """
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -58,11 +59,12 @@ class MountProcess:
         self.path, self.process, self.log_path = path, process, log_path
 
     @classmethod
-    def start(cls, socket_path: str, path: Path, options: Sequence[str] = ()) -> Self:
-        """Returns when the mount can be used."""
+    def start(cls, socket_path: str, path: Path, **options: float | str | bool) -> Self:
+        """Returns when the mount can be used. `options` as `MountOptions` has them."""
         path.mkdir(exist_ok=True)
         log_path = path.with_name(path.name + ".log")
-        command = [sys.executable, "-m", "mooncask.tools", "mount", str(path), "--socket", socket_path, *options]
+        told = json.dumps({"mountpoint": str(path), "socket_path": socket_path, **options})
+        command = [sys.executable, "-m", "mooncask.fuse_mount", told]
         with log_path.open("wb") as log:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log)
         mount = cls(path, process, log_path)
