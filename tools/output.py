@@ -57,7 +57,18 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]], title:
         table.add_column(column.heading, justify="right" if column.right else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
-    Console(highlight=False, width=TABLE_WIDTH).print(table)
+    print_aligned(table, wrap=False)
+
+
+def print_aligned(table: Table, wrap: bool) -> None:
+    """On a terminal as wide as that if it is to wrap; elsewhere never wrapped, and no line ends in blanks."""
+    if sys.stdout.isatty():
+        Console(highlight=False, width=None if wrap else TABLE_WIDTH).print(table)
+        return
+    wide = Console(highlight=False, width=TABLE_WIDTH, file=io.StringIO())
+    with wide.capture() as captured:
+        wide.print(table)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def stdout_bytes() -> IO[bytes]:

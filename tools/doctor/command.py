@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from mooncask.client.control_client import ControlClient
 from mooncask.errors import MooncaskError
@@ -15,10 +17,10 @@ from mooncask.tools.doctor.finding import Finding, State
 from mooncask.tools.doctor.limits import check_limits
 from mooncask.tools.doctor.software import check_daemon, check_software
 from mooncask.tools.exit_codes import ANSWER_IS_NO
-from mooncask.tools.output import console, counted, print_json, stages
+from mooncask.tools.output import console, counted, print_aligned, print_json, stages
 
 ANSWER_SECONDS = 5.0
-MARKS = {State.OK: "[green]ok   [/]", State.NOTE: "[yellow]note [/]", State.WRONG: "[bold red]wrong[/]"}
+MARKS = {State.OK: Text("ok", "green"), State.NOTE: Text("note", "yellow"), State.WRONG: Text("wrong", "bold red")}
 
 
 def doctor(
@@ -62,12 +64,12 @@ def _print(findings: list[Finding], as_json: bool) -> None:
     if as_json:
         print_json([dataclasses.asdict(finding) for finding in findings])
         return
-    screen, width = console(), max(len(finding.what) for finding in findings)
+    table = Table.grid(padding=(0, 2, 0, 0))
     for finding in findings:
-        screen.print(f"{MARKS[finding.state]} {finding.what:<{width}}  ", end="")
-        screen.print(finding.found, markup=False, soft_wrap=True)
+        table.add_row(MARKS[finding.state], Text(finding.what), Text(finding.found))
         if finding.to_do:
-            screen.print(f"{'':<{width + 8}}-> {finding.to_do}", markup=False, soft_wrap=True)
+            table.add_row("", "", Text(f"-> {finding.to_do}"))
+    print_aligned(table, wrap=True)
     states = [finding.state for finding in findings]
     wrong, notes = states.count(State.WRONG), states.count(State.NOTE)
-    screen.print(f"{wrong} wrong, {counted(notes, 'note')}, {states.count(State.OK)} ok")
+    console().print(f"{wrong} wrong, {counted(notes, 'note')}, {states.count(State.OK)} ok")
