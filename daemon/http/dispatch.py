@@ -29,6 +29,7 @@ from mooncask.tiers.namespace import Namespace
 InBucket = Callable[[web.Request, Namespace], Awaitable[web.StreamResponse]]
 OnObject = Callable[[web.Request, Namespace, bytes], Awaitable[web.StreamResponse]]
 
+EXPECTED_OWNER = "x-amz-expected-bucket-owner"
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -93,6 +94,11 @@ class Dispatch:
 
     async def _in(self, request: web.Request, target: Target, caller: Caller) -> web.StreamResponse:
         namespace = self._service.door.find(caller.tenant, target.bucket)
+        owner = request.headers.get(EXPECTED_OWNER)
+        if owner is not None and owner != namespace.spec.tenant:
+            raise AccessDenied(f"bucket {target.bucket} is not owned by {owner[:64]}")
+        if request.query_string and request.query.get("versionId", "null") != "null":
+            raise Refused(404, "NoSuchVersion", "there are no versions; null names the only one")
         on_object = self._on_object.get(target.operation)
         if on_object is not None:
             return await on_object(request, namespace, target.key)

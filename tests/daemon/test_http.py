@@ -145,6 +145,11 @@ async def test_refusals_have_s3s_codes() -> None:
         assert await http.error("GET", "/photos?policy") == (501, "NotImplemented")
         assert await http.error("PUT", "/photos/k?tagging", data=b"x") == (501, "NotImplemented")
         assert await http.error("POST", "/photos/k", data=b"x") == (501, "NotImplemented")
+        assert await http.error("GET", "/photos/k?versionId=7") == (404, "NoSuchVersion")
+        assert await http.error("GET", "/photos/k?versionId=null") == (404, "NoSuchKey")
+        assert await http.error("GET", "/photos/k?Signature=x&AWSAccessKeyId=y") == (400, "InvalidRequest")
+        owner = {"x-amz-expected-bucket-owner": "somebody"}
+        assert await http.error("GET", "/photos/k", headers=owner) == (403, "AccessDenied")
         for name in ("x-amz-server-side-encryption", "x-amz-tagging", "x-amz-object-lock-mode", "x-amz-grant-read"):
             assert await http.error("PUT", "/photos/k", data=b"x", headers={name: "x"}) == (501, "NotImplemented"), name
         assert await http.error("PUT", "/photos/k", data=b"x", headers={"x-amz-acl": "public-read"}) == (
