@@ -21,6 +21,7 @@ Policy = Annotated[str, msgspec.Meta(pattern="^(lru|lfu|s3fifo|arc)$")]
 ETag = Annotated[str, msgspec.Meta(pattern="^(md5|xxh3)$")]
 Ack = Annotated[str, msgspec.Meta(pattern="^(durable|published)$")]
 Rights = Annotated[str, msgspec.Meta(pattern="^(read|write)$")]
+Transport = Annotated[str, msgspec.Meta(pattern="^(auto|tcp)$")]
 LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
 
 
@@ -191,6 +192,36 @@ class InsightSection(Section, frozen=True):
     is known only that they were here."""
 
 
+class ClusterSection(Section, frozen=True):
+    """Other nodes whose blocks this one uses, and that use its own (docs/PEERS.md)."""
+
+    listen: str = ""
+    """host:port for the other nodes; empty = this node is alone. Other than loopback needs a secret."""
+    advertise: str = ""
+    """host:port under which the others reach it; empty = as `listen`."""
+    secret: str = ""
+    """What all nodes of a cluster know; or `secret_file`."""
+    secret_file: str = ""
+    """File that holds the secret and that nobody but its owner may read."""
+    directory: str = ""
+    """URL of a Valkey or Redis server that says which node has which block; several, separated by commas, are one Cluster."""
+    directory_password: str = ""
+    peers: tuple[str, ...] = ()
+    """host:port of every other node, where there is no directory."""
+    transport: Transport = "auto"
+    connections: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
+    """Connections to one peer that carry blocks, beside the one for everything else."""
+    replicate_after: Count = 3
+    """Reads from afar after which a block is copied to more nodes."""
+    replicas_max: Count = 3
+    ttl: Seconds = 30.0
+    """How long the directory keeps the record of a node that says nothing."""
+    tls_certificate: str = ""
+    """PEM file of this node's certificate; with `tls_key` and `tls_ca` nodes speak TLS and each checks the other's."""
+    tls_key: str = ""
+    tls_ca: str = ""
+
+
 class ShutdownSection(Section, frozen=True):
     flush_seconds: Seconds = 30.0
 
@@ -221,6 +252,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ghosts: GhostsSection = GhostsSection()
     recorder: RecorderSection = RecorderSection()
     insight: InsightSection = InsightSection()
+    cluster: ClusterSection = ClusterSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
 

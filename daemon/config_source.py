@@ -15,7 +15,15 @@ from typing import Any
 
 import msgspec
 
-from mooncask.daemon.config import NOT_SHOWN, Config, CredentialSection, Section, TenantSection, is_secret
+from mooncask.daemon.config import (
+    NOT_SHOWN,
+    ClusterSection,
+    Config,
+    CredentialSection,
+    Section,
+    TenantSection,
+    is_secret,
+)
 from mooncask.daemon.quantities import SIZE_ALLOWED, TIME_ALLOWED, format_size, parse_seconds, parse_size
 from mooncask.errors import ConfigError
 from mooncask.tiers.block import ALIGNMENT
@@ -29,6 +37,11 @@ _NAMED: dict[str, type[Section]] = {"tenants": TenantSection, "credentials": Cre
 _SECRET_LENGTH_MIN = 8
 _ARENA_BYTES_MIN = 1 << 20
 _ACCESS_KEY = re.compile("[A-Za-z0-9._-]{3,128}")
+_DIRECTORY = re.compile(
+    r"(?:redis|valkey)s?://(?:[A-Za-z0-9._~-]+@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::\d{1,5})?(?:/\d*)?"
+)
+"""With a user name at most: what has a password in it would be shown with the rest of the configuration."""
+_WILDCARDS = ("0.0.0.0", "::", "")
 _DOMAIN = re.compile(r"(?:[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
 
 Raw = dict[str, dict[str, object]]
@@ -52,12 +65,12 @@ def load_config(path: Path | None, environment: Mapping[str, str], overrides: Ra
     return config
 
 
-def split_listen(listen: str) -> tuple[str, int]:
-    """("host", port) of a `http.listen`; ("::1", 80) of "[::1]:80". Raises ConfigError."""
+def split_listen(listen: str, key: str = "http.listen") -> tuple[str, int]:
+    """("host", port) of a `http.listen`; ("::1", 80) of "[::1]:80". Raises ConfigError that names `key`."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise ConfigError("http.listen", quoted(listen), 'host:port, such as "127.0.0.1:9470"')
+        raise ConfigError(key, quoted(listen), 'host:port, such as "127.0.0.1:9470"')
     return host, int(port)
 
 
@@ -176,6 +189,8 @@ def _parse(value: object, info: msgspec.inspect.Type) -> object:
     if isinstance(info, msgspec.inspect.IntType):
         return int(value)
     if isinstance(info, msgspec.inspect.VarTupleType):
+        if isinstance(info.item_type, msgspec.inspect.StrType):
+            return [part.strip() for part in value.split(",") if part.strip()]
         return [int(part) for part in value.split(",") if part.strip()]
     return value
 
@@ -190,6 +205,8 @@ def _allowed(info: msgspec.inspect.Type) -> str:
             return f"a whole number from {least} to {most}"
         case msgspec.inspect.FloatType():
             return "a number above 0 and at most 1"
+        case msgspec.inspect.VarTupleType(item_type=msgspec.inspect.StrType()):
+            return 'a list of texts, such as ["10.0.0.1:9471"]'
         case msgspec.inspect.VarTupleType():
             return "a list of user ids, such as [0, 1000]"
         case msgspec.inspect.EnumType(cls=cls):
@@ -229,6 +246,7 @@ def _check_together(config: Config) -> None:
     _check_domain(config.http.domain)
     _check_tenants(config.tenants)
     _check_credentials(config.credentials)
+    _check_cluster(config.cluster)
 
 
 def _check_above_zero(config: Config) -> None:
@@ -266,6 +284,47 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _check_cluster(cluster: ClusterSection) -> None:
+    """A node that others reach is one whose name they know, and behind its address stands the cluster's secret."""
+    if cluster.secret and cluster.secret_file:
+        raise ConfigError("cluster.secret", NOT_SHOWN, "must not be set where cluster.secret_file is")
+    if cluster.secret and len(cluster.secret) < _SECRET_LENGTH_MIN:
+        raise ConfigError("cluster.secret", NOT_SHOWN, f"must have at least {_SECRET_LENGTH_MIN} characters")
+    if cluster.ttl < 1:
+        raise ConfigError("cluster.ttl", str(cluster.ttl), f"{TIME_ALLOWED}, of at least one second")
+    _check_cluster_addresses(cluster)
+    files = {"tls_certificate": cluster.tls_certificate, "tls_key": cluster.tls_key, "tls_ca": cluster.tls_ca}
+    missing = [key for key, value in files.items() if not value]
+    if missing and len(missing) < len(files):
+        others = " and ".join(f"cluster.{key}" for key in files if key not in missing)
+        raise ConfigError(f"cluster.{missing[0]}", '""', f"must be set where {others} is")
+
+
+def _check_cluster_addresses(cluster: ClusterSection) -> None:
+    for key, value in (("directory", cluster.directory), ("peers", cluster.peers), ("advertise", cluster.advertise)):
+        if value and not cluster.listen:
+            raise ConfigError(f"cluster.{key}", "...", "needs cluster.listen: the other nodes ask this one as well")
+    if not cluster.listen:
+        return
+    host, _ = split_listen(cluster.listen, "cluster.listen")
+    if not (cluster.secret or cluster.secret_file) and not _is_loopback(host):
+        allowed = "must be a loopback address unless there is cluster.secret or cluster.secret_file"
+        raise ConfigError("cluster.listen", quoted(cluster.listen), allowed)
+    if host in _WILDCARDS and not cluster.advertise:
+        raise ConfigError("cluster.advertise", '""', f"must say at which address of {cluster.listen} others find it")
+    for key, address in [("advertise", cluster.advertise)] * bool(cluster.advertise) + [
+        ("peers", peer) for peer in cluster.peers
+    ]:
+        if split_listen(address, f"cluster.{key}")[1] == 0:
+            raise ConfigError(f"cluster.{key}", quoted(address), "must name a port")
+    if cluster.directory and cluster.peers:
+        raise ConfigError("cluster.peers", quoted(", ".join(cluster.peers)), "is for clusters without a directory")
+    for url in filter(None, (part.strip() for part in cluster.directory.split(","))):
+        if not _DIRECTORY.fullmatch(url):
+            allowed = "redis://, rediss://, valkey:// or valkeys:// with host:port; its password is cluster.directory_password"
+            raise ConfigError("cluster.directory", "..." if "@" in url else quoted(url), allowed)
 
 
 def _check_domain(domain: str) -> None:

@@ -40,11 +40,14 @@ def test_each_kind_of_value_is_read_from_text() -> None:
             "MOONCASK_SOCKET_TRUSTED_WRITERS": "1, 2",
             "MOONCASK_NVME_MODE": "write_back",
             "MOONCASK_NODE_NAME": "node-7",
+            "MOONCASK_CLUSTER_LISTEN": "127.0.0.1:0",
+            "MOONCASK_CLUSTER_PEERS": "n2:9471, n3:9471",
         },
     )
     assert config.log.json and config.limits.batch_max == 7 and config.limits.pin_share == 0.5
     assert config.limits.lease_max == 120.0 and config.socket.trusted_writers == (1, 2)
     assert config.nvme.mode is WriteMode.WRITE_BACK and config.node.name == "node-7"
+    assert config.cluster.peers == ("n2:9471", "n3:9471")
 
 
 def test_variables_of_other_programs_are_left_alone() -> None:
@@ -108,6 +111,21 @@ def test_tenants_have_uids_and_quotas(tmp_path: Path) -> None:
         ("[tenants.a]\nuid = 5", ["tenants.a.uid", "did you mean uids?"]),
         ("[tenants]\na = 5", ["[tenants.a]", "5"]),
         ("[dram\n", ["config file", "TOML"]),
+        ('[cluster]\nlisten = "0.0.0.0:9471"', ["cluster.listen", "loopback", "secret_file"]),
+        ('[cluster]\nlisten = "127.0.0.1"', ["cluster.listen", "host:port"]),
+        ('[cluster]\nlisten = "0.0.0.0:9471"\nsecret = "12345678"', ["cluster.advertise", "0.0.0.0:9471"]),
+        ('[cluster]\nsecret = "short"', ["cluster.secret", "(not shown)", "8 characters"]),
+        ('[cluster]\nsecret = "12345678"\nsecret_file = "x"', ["cluster.secret", "(not shown)", "secret_file"]),
+        ('[cluster]\npeers = ["a:1"]', ["cluster.peers", "cluster.listen"]),
+        ("[cluster]\npeers = [1]", ["cluster.peers", "a list of texts"]),
+        ('[cluster]\nlisten = "[::1]:0"\npeers = ["a:0"]', ["cluster.peers", "a:0", "port"]),
+        ('[cluster]\nlisten = "[::1]:0"\npeers = ["a:1"]\ndirectory = "redis://b:1"', ["cluster.peers", "directory"]),
+        ('[cluster]\nlisten = "[::1]:0"\ndirectory = "http://b:1"', ["cluster.directory", "http://b:1", "valkey://"]),
+        ('[cluster]\nlisten = "[::1]:0"\ndirectory = "redis://u:pw@b:1"', ["cluster.directory", "...", "_password"]),
+        ('[cluster]\ntransport = "rdma"', ["cluster.transport", "rdma", '"auto", "tcp"']),
+        ("[cluster]\nconnections = 17", ["cluster.connections", "1 to 16"]),
+        ('[cluster]\nttl = "10ms"', ["cluster.ttl", "one second"]),
+        ('[cluster]\ntls_key = "k.pem"', ["cluster.tls_certificate", "cluster.tls_key"]),
     ],
 )
 def test_a_wrong_file_is_refused_with_key_value_and_what_is_allowed(tmp_path: Path, text: str, says: list[str]) -> None:
