@@ -44,6 +44,8 @@ async def test_tiers_clients_and_namespaces_are_those_of_the_caller() -> None:
         [dram] = found.tiers
         assert (dram.tier, dram.policy, dram.blocks) == ("dram", "lru", 1) and dram.leased_bytes == 8192
         assert got.payloads
+        theirs = await pages.daemon.plane.insight.overview("default")
+        assert (theirs.clients, [view.name for view in theirs.namespaces]) == ([], ["kv-other"])
 
 
 async def test_hit_rates_are_of_tokens_of_contiguous_prefixes() -> None:

@@ -1,13 +1,17 @@
 """The JSON pages of single blocks, and what is the same for all pages: errors, tenants, rights, what the paths mean."""
 
 import os
+import time
 
+import msgspec
 import pytest
 from control_pages import open_kv, running_pages
+from http_door import running_http
 from raw_client import key, payload
 from xxhash import xxh3_128_hexdigest
 
 from mooncask.client import wire
+from mooncask.client.control import Overview
 from mooncask.client.control_client import ControlClient
 from mooncask.daemon.http.caller import Caller
 from mooncask.errors import (
@@ -99,9 +103,23 @@ async def test_what_is_no_page_is_told_so_in_json(method: str, path: str, status
 
 
 def _soon() -> float:
-    import time
-
     return time.monotonic() + 5
+
+
+async def test_over_tcp_the_pages_are_the_same() -> None:
+    async with running_http() as http:
+        status, body, headers = await http.ask("GET", "/-/v1/overview")
+        assert (status, headers["Content-Type"]) == (200, "application/json")
+        assert msgspec.json.decode(body, type=Overview).ready
+        status, body, _ = await http.ask("GET", "/-/v1/blocks/nowhere/00")
+        assert status == 404
+        assert msgspec.json.decode(body) == {
+            "error": "NoSuchNamespace",
+            "message": 'no namespace nowhere; "mooncask ls" lists those that exist',
+            "data": {"namespace": "nowhere"},
+        }
+        _, _, headers = await http.ask("PUT", "/-/v1/overview")
+        assert headers["Allow"] == "GET"
 
 
 async def test_another_tenants_namespaces_are_refused_on_every_page() -> None:
