@@ -1,13 +1,14 @@
 """One block while its bytes arrive: a reserved place, filled from the start, published or given back."""
 
 import asyncio
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mooncask.client.wire import CommitState
-from mooncask.errors import BadRequest, MooncaskError, NotEvictable
+from mooncask.errors import BadRequest, MooncaskError, NoSuchBlock, NotEvictable
 from mooncask.tiers.block import WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Condition, PutRequest
@@ -78,6 +79,12 @@ async def make_durable(service: "Service", namespace: Namespace, key: bytes) -> 
     except NotEvictable:
         service.store.withdraw(namespace, key)
         raise
+
+
+async def make_object_durable(service: "Service", namespace: Namespace, key: bytes) -> None:
+    """As `make_durable`, for what was published under a name: that somebody deletes it meanwhile is no failure of the put."""
+    with contextlib.suppress(NoSuchBlock):
+        await make_durable(service, namespace, key)
 
 
 async def put_small(

@@ -19,7 +19,7 @@ from mooncask.daemon.objects.attributes import (
     decode_attributes,
     encode_attributes,
 )
-from mooncask.daemon.objects.filling import make_durable, put_small
+from mooncask.daemon.objects.filling import make_durable, make_object_durable, put_small
 from mooncask.daemon.objects.manifest import (
     DATA_BYTES,
     PART_KEY_BYTES,
@@ -166,10 +166,12 @@ class Uploads:
         except BaseException:
             upload.closed = False
             raise
-        if wait_durable:
-            await make_durable(self._service, namespace, key)
-        crash_point("objects.upload.published")
-        self._objects.background(self._tidy(upload, rows))
+        try:
+            if wait_durable:
+                await make_object_durable(self._service, namespace, key)
+            crash_point("objects.upload.published")
+        finally:  # published is published: where the disk had no room for it, the parts go with the object
+            self._objects.background(self._tidy(upload, rows))
         return info
 
     async def abort(self, namespace: Namespace, key: bytes, name: str) -> None:

@@ -16,7 +16,7 @@ from mooncask.daemon.objects.attributes import (
     encode_attributes,
 )
 from mooncask.daemon.objects.chunk_writer import ChunkWriter
-from mooncask.daemon.objects.filling import Filling, make_durable, put_small
+from mooncask.daemon.objects.filling import Filling, make_object_durable, put_small
 from mooncask.daemon.objects.manifest import DATA_BYTES, Manifest, PartRow, encode_manifest
 from mooncask.errors import BadRequest, NoSuchBlock
 from mooncask.tiers.block import printable_key
@@ -97,7 +97,7 @@ class ObjectWriter:
         else:
             stored = await self._finish_block(attributes, digest)
         if self._wait_durable:
-            await make_durable(self._service, self._namespace, self._key)
+            await make_object_durable(self._service, self._namespace, self._key)
         return stored
 
     def abort(self) -> None:
@@ -135,7 +135,8 @@ class ObjectWriter:
         return msgspec.structs.replace(attributes, size=self._size, data=self._data, modified=time.time())
 
     def _stored(self) -> ObjectInfo:
+        """To be asked right after the publish, with no await in between: this is what was put, or what was there first."""
         found = self._objects.info(self._namespace, self._key)
-        if found is None:  # put, and deleted by somebody before we could look
+        if found is None:
             raise NoSuchBlock(self._namespace.spec.name, printable_key(self._key))
         return found
