@@ -8,6 +8,8 @@ MooncaskError
 │   ├── Busy              no room before the deadline
 │   ├── DeadlineExceeded  the answer would have come too late
 │   ├── DaemonUnavailable no daemon behind the socket, or it went away in mid-call
+│   ├── PeerUnavailable   another node does not answer
+│   │   └── PeerChanged    or has been started anew
 │   ├── WorkerUnavailable an engine worker process ended or says what nobody understands
 │   └── TierDegraded      a tier is read-only after a disk fault
 ├── corrupt: counted, quarantined, never served
@@ -42,6 +44,8 @@ from mooncask.errors.objects import ObjectInParts as ObjectInParts
 from mooncask.errors.objects import ObjectTooLarge as ObjectTooLarge
 from mooncask.errors.objects import PartTooSmall as PartTooSmall
 from mooncask.errors.objects import PreconditionFailed as PreconditionFailed
+from mooncask.errors.peers import PeerChanged as PeerChanged
+from mooncask.errors.peers import PeerUnavailable as PeerUnavailable
 
 # --- missing ---------------------------------------------------------------------------------------------------------
 
