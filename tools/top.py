@@ -5,11 +5,13 @@ It survives the daemon: while there is none it says so, and goes on when there i
 
 import os
 import select
+import signal
 import sys
 import termios
 import tty
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Annotated
 
 import msgspec
@@ -49,6 +51,7 @@ def top(
 def _watch(control: ControlClient, socket: str, interval: float) -> None:
     if not sys.stdin.isatty():
         raise BadRequest("top: stdin is no terminal, so no key could end it; use --once")
+    signal.signal(signal.SIGTERM, _end)  # or the terminal would be left as it is now
     found, last = console(), None
     with _single_keys(sys.stdin.fileno()), Live(console=found, screen=True, auto_refresh=False) as live:
         while True:
@@ -56,6 +59,10 @@ def _watch(control: ControlClient, socket: str, interval: float) -> None:
             live.update(frame, refresh=True)
             if _quits(sys.stdin.fileno(), interval):
                 return
+
+
+def _end(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
 
 
 def _frame(

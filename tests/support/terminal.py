@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 SECONDS = 20.0
+STEP_SECONDS = 0.1
 _PART = re.compile(r"\x1b\[([?0-9;]*)([A-Za-z])|\x1b[()][A-Z0-9]|\x1b[=>78]|\r|\n|\x08|[^\x1b\r\n\x08]+")
 
 
@@ -38,7 +39,14 @@ class Terminal:
         self.process = subprocess.Popen(
             words, stdin=slave, stdout=slave, stderr=slave, env=settings, start_new_session=True
         )
-        os.close(slave)
+        self._slave = slave  # kept open: with it closed everywhere, what was drawn last would be lost
+        self.full_screen = False
+        """Whether the program took the whole screen and did not give it back."""
+
+    @property
+    def settings(self) -> object:
+        """How the terminal treats keys: modes and control characters."""
+        return termios.tcgetattr(self._slave)
 
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
@@ -47,20 +55,24 @@ class Terminal:
         """The screen, as soon as it is as wanted. Raises AssertionError with the screen when it does not get there."""
         deadline = time.monotonic() + seconds
         while not holds(text := "\n".join(self._screen)):
+            assert self.process.poll() is None or self._read(STEP_SECONDS), f"it ended, the screen is:\n{text}"
             assert self._read(deadline - time.monotonic()), f"not within {seconds} s, the screen is:\n{text}"
         return text
 
     def wait_end(self, seconds: float = SECONDS) -> int:
         """The exit status, when the program ends of itself."""
         deadline = time.monotonic() + seconds
-        while self._read(deadline - time.monotonic()):
+        while self.process.poll() is None and time.monotonic() < deadline:
+            self._read(STEP_SECONDS)
+        while self._read(STEP_SECONDS):
             pass
-        return self.process.wait(max(0.1, deadline - time.monotonic()))
+        return self.process.wait(STEP_SECONDS)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        os.close(self._slave)
         os.close(self._master)
 
     def __enter__(self) -> Self:
@@ -111,7 +123,9 @@ class Terminal:
 
     def _move(self, argument: str, letter: str) -> None:
         numbers = [int(word) if word.isdigit() else 0 for word in argument.lstrip("?").split(";")]
-        if letter == "H":
+        if argument == "?1049" and letter in "hl":
+            self.full_screen = letter == "h"
+        elif letter == "H":
             self._row = min(max(numbers[0] - 1, 0), self.lines - 1)
             self._column = max((numbers[1] if len(numbers) > 1 else 1) - 1, 0)
         elif letter == "J" and numbers[0] == 2:

@@ -1,5 +1,6 @@
 """`mooncask hash`: the published vectors, prompts in every form, and what a wrong one says. Needs no daemon."""
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -91,3 +92,14 @@ def test_a_tokenizer_that_is_none_is_named(command: CommandLine, tmp_path: Path)
     (tmp_path / "tokenizer.json").write_text(json.dumps({"not": "one"}))
     for place in (tmp_path / "tokenizer.json", tmp_path / "absent"):
         assert str(place) in command.error("hash", "--text", "a", "--tokenizer", str(place), *LLAMA, expect=2)
+
+
+@pytest.mark.slow
+def test_a_folder_without_a_tokenizer_json_is_read_by_transformers(command: CommandLine, tmp_path: Path) -> None:
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("the package transformers is not installed")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    words = ("hash", "--text", "a b a b", "--tokenizer", str(tmp_path), "--no-special-tokens", "--json", *LLAMA)
+    found = json.loads(command.spawn(*words).stdout)
+    assert found["keys"] == command.json("hash", "--tokens", "5,6,5,6", *LLAMA)["keys"]

@@ -3,6 +3,7 @@ goes and comes back."""
 
 import io
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -216,11 +217,15 @@ def test_top_draws_waits_for_a_daemon_that_is_away_and_ends_with_q(tmp_path: Pat
             assert terminal.wait_end() == 0
 
 
-def test_top_ends_with_ctrl_c(world: World) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_top_that_is_stopped_leaves_the_terminal_as_it_was(world: World, number: signal.Signals, status: int) -> None:
     with Terminal([*WORDS, "top"], world.command.environment) as terminal:
+        before = terminal.settings
         terminal.wait_for(lambda text: "dram" in text)
-        os.kill(terminal.process.pid, 2)
-        assert terminal.wait_end() == 130
+        assert terminal.settings != before
+        os.kill(terminal.process.pid, number)
+        assert terminal.wait_end() == status
+        assert terminal.settings == before and not terminal.full_screen
 
 
 def overview(chains: int = 0) -> Overview:
