@@ -99,5 +99,5 @@ def story(found: Why) -> list[str]:
 def _miss(found: Why, miss: WhyBlock) -> list[str]:
     lines = [f"first miss: block {miss.index}, key {miss.key}", f"    {miss.text or miss.verdict}"]
     if found.later_hits:
-        lines.append(f"    of no use without it: {counted(found.later_hits, 'later block')} that are here")
+        lines.append(f"    of no use without it: {counted(found.later_hits, 'later block')}")
     return lines
