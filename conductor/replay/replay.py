@@ -10,8 +10,8 @@ Definitions, used for every number of this project that is called a hit rate:
   eviction when the cache is full. Nothing is in flight: the whole request is there when the next one arrives.
 - Token-weighted: tokens of hit blocks as a share of all input tokens; the last block counts the tokens it has.
 - Leaf-first: a block leaves only when no resident block continues it, and the request's own chain is held while it is
-  inserted; when nothing may leave, the rest of the request is not cached. Without it (the default) the policy alone
-  decides, as in the papers.
+  inserted; when nothing may leave, or the policy does not admit the next block (`Admitting`), the rest of the request is not
+  cached. Without it (the default) the policy alone decides, as in the papers.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from mooncask.conductor.replay.chains import Chains
 from mooncask.conductor.traces.request import Request
 from mooncask.tiers.block import NO_HINT, Access, Hint
-from mooncask.tiers.policies.policy import EvictionPolicy
+from mooncask.tiers.policies.policy import Admitting, EvictionPolicy
 
 BLOCK_TOKENS = 512
 """Tokens a block in the public traces."""
@@ -83,6 +83,7 @@ class Cache:
         self._capacity = capacity_blocks
         self._policy = policy
         self._chains = Chains() if leaf_first else None
+        self._admitting = policy if leaf_first and isinstance(policy, Admitting) else None
         self.evictions = 0
 
     def resident_prefix(self, keys: Iterable[int]) -> int:
@@ -104,15 +105,27 @@ class Cache:
             access = Access(key, parent, depth, 1, seconds, hint)
             if key in policy:
                 policy.touch(access)
-            elif len(policy) < self._capacity or self._make_room():
+            elif len(policy) < self._capacity or self._make_room(access):
                 policy.insert(access)
                 if self._chains:
                     self._chains.add(key, parent)
             else:
+                self._leave_out(request, depth, hint)
                 break
             parent = key
 
-    def _make_room(self) -> bool:
+    def _leave_out(self, request: Request, first: int, hint: Hint) -> None:
+        """The blocks from `first` on are not cached; a policy that admits learns of them all the same."""
+        if self._admitting is None:
+            return
+        keys = request.hash_ids
+        for depth in range(first, len(keys)):
+            parent = keys[depth - 1] if depth else None
+            self._admitting.left_out(Access(keys[depth], parent, depth, 1, request.seconds, hint))
+
+    def _make_room(self, access: Access) -> bool:
+        if self._admitting and self._chains and not self._admitting.admits(access, self._chains.may_leave):
+            return False
         key = self._policy.evict(self._chains.may_leave if self._chains else _anything)
         if key is None:
             return False

@@ -76,6 +76,28 @@ class Foresight:
         if segment is not None:
             self._after_leaving(segment)
 
+    def admits(self, access: Access, may_leave: MayLeave) -> bool:
+        """False when the request that brings the block ranks below what would leave for it.
+
+        The caller keeps a request's own blocks from leaving while it is inserted, so `evict` can't cut it off.
+        """
+        self._rank_waiting()
+        use = self._use
+        if use is None or access.parent is None or self._forest.resident.get(access.parent) is not use.tip:
+            return True  # a chain's first block: nothing is known of its request yet
+        victim = self._ranking.first(lambda segment: may_leave(segment.last_key))
+        return victim is None or self._rank_unfinished(use.tip, use) >= self._rank(victim)
+
+    def left_out(self, access: Access) -> None:
+        """It becomes a ghost: what was not kept is learned from as what was, and is known when it is asked for again."""
+        if access.key in self._forest.resident:
+            return
+        self.insert(access)
+        segment = self._forest.resident[access.key]
+        segment.use.cut_off = True
+        self._forest.leave(segment, access.key)
+        self._after_leaving(segment)
+
     def evict(self, may_leave: MayLeave) -> int | None:
         self._rank_waiting()
         segment = self._ranking.first(lambda segment: may_leave(segment.last_key))
@@ -186,6 +208,8 @@ class Foresight:
     def _watch(self, left_behind: Segment | None) -> None:
         if left_behind is not None:
             self._unranked[left_behind] = None
+            if left_behind.parent is not None:  # what it was split from may have no resident block any more
+                self._unranked[left_behind.parent] = None
             self._set_timer(left_behind)
 
     # --- ages and ranks ----------------------------------------------------------------------------------------------

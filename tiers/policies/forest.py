@@ -67,8 +67,7 @@ class Forest:
         """A resident block leaves and becomes a ghost."""
         del self.resident[key]
         segment.resident -= 1
-        while segment.end and not self._has(segment, segment.keys[segment.end - 1]):
-            segment.end -= 1
+        self._cut_end(segment)
         if not segment.resident:
             if segment.parent:
                 segment.parent.children -= 1
@@ -129,7 +128,7 @@ class Forest:
         segment.high = min(segment.high, at - 1)
         rest_resident = [key for key in rest_keys if key is not None and self.resident.get(key) is segment]
         if not rest_resident and not segment.followers:
-            segment.end = min(segment.end, at)
+            self._cut_end(segment)
             return
         self._segments_made += 1
         rest = Segment(self._segments_made, segment, Access(0, depth=segment.depth + at, time_seconds=segment.seconds))
@@ -148,7 +147,11 @@ class Forest:
         rest.followers, segment.followers = segment.followers, {rest}
         rest.children, segment.children = segment.children, int(rest.resident > 0)
         segment.resident -= rest.resident
-        segment.end = min(segment.end, at)
+        self._cut_end(segment)
+        if not segment.resident:  # those that are here were all behind the fork
+            if segment.parent:
+                segment.parent.children -= 1
+            self._make_ghost(segment)
         if not rest.resident:
             self._make_ghost(rest)
         self.left_behind = rest
@@ -181,6 +184,12 @@ class Forest:
         for follower in segment.followers:
             follower.parent = None
         segment.forget()
+
+    def _cut_end(self, segment: Segment) -> None:
+        """Its end is behind its deepest resident block: what is behind that one may have left, or gone to another segment."""
+        segment.end = min(segment.end, len(segment.keys))
+        while segment.end and not self._has(segment, segment.keys[segment.end - 1]):
+            segment.end -= 1
 
     def _has(self, segment: Segment, key: int | None) -> bool:
         return key is not None and self.resident.get(key) is segment

@@ -4,7 +4,7 @@ Leaf-first (a block leaves before the blocks it continues) is the caller's rule:
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mooncask.tiers.block import Access
 
@@ -44,3 +44,19 @@ class EvictionPolicy(Protocol):
         ...
 
     def __contains__(self, key: int) -> bool: ...
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """A policy that can say that what comes is worth less than what would have to leave for it.
+
+    Only for callers that may leave a block out; a cache whose callers must be served asks `evict` at once.
+    """
+
+    def admits(self, access: Access, may_leave: MayLeave) -> bool:
+        """Whether room should be made for this block, which is to be inserted next. Changes no order."""
+        ...
+
+    def left_out(self, access: Access) -> None:
+        """The block was asked for and not kept: to be remembered as one that left at once. One that is here is ignored."""
+        ...

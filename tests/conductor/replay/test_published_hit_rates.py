@@ -65,6 +65,13 @@ def test_foresight_beats_every_other_policy_at_every_other_capacity(capacity: in
     assert replay_named("foresight", trace(), capacity, ReplayOptions()).hit_rate >= FORESIGHT_AT_LEAST[capacity]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("capacity", [1000, 10_000, 30_000])
+def test_foresight_beats_every_other_policy_leaf_first_too(capacity: int) -> None:
+    found = replay_named("foresight", trace(), capacity, ReplayOptions(leaf_first=True)).hit_rate
+    assert found >= FORESIGHT_AT_LEAST[capacity]
+
+
 def test_an_unlimited_cache_hits_all_repeats() -> None:
     unlimited = replay_named("lru", trace(), 200_000, ReplayOptions())
     assert unlimited.evictions == 0

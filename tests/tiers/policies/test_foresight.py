@@ -147,6 +147,50 @@ def test_a_higher_priority_leaves_later() -> None:
     assert order.index(11) < order.index(1)
 
 
+def test_what_is_left_out_is_not_here_but_known_when_it_is_asked_for_again() -> None:
+    policy = Foresight()
+    for access in accesses(range(5), 0.0):
+        policy.left_out(access)
+    assert len(policy) == 0
+    assert policy._forest._ghost_blocks == 5
+    request(policy, range(5), 30.0)
+    assert len(policy) == 5
+    (segment,) = {id(segment): segment for segment in policy._forest.resident.values()}.values()
+    assert segment.again, "it is the second use of the same chain"
+
+
+def test_what_is_here_can_not_be_left_out() -> None:
+    policy = Foresight()
+    request(policy, range(3), 0.0)
+    for access in accesses(range(3), 1.0):
+        policy.left_out(access)
+    assert len(policy) == 3
+
+
+def test_a_chains_first_block_is_always_admitted() -> None:
+    """Nothing is known of its request yet; and a policy that refused all could never learn otherwise."""
+    policy = Foresight()
+    for i in range(50):
+        request(policy, range(10 * i, 10 * i + 5), float(i))
+    assert policy.admits(Access(10**6, None, 0, 1, 60.0), anything)
+    assert policy.admits(Access(10**6, 10**6 - 1, 7, 1, 60.0), anything)
+
+
+def test_prompts_that_come_once_are_not_admitted_over_conversations_that_go_on() -> None:
+    """Half of the requests come once, the others every 20 s: learned, the rest of one that comes once is left out."""
+    policy, fresh = Foresight(), iter(range(1000, 10**7))
+    for turn in range(60):
+        for number in range(5):
+            request(policy, range(20 * number, 20 * number + 10), turn * 20.0 + number, 80)
+            request(policy, [next(fresh) for _ in range(10)], turn * 20.0 + number + 0.5, 80)
+    (first, second, *_) = accesses([next(fresh) for _ in range(10)], 60 * 20.0 + 0.5)
+    held = {first.key}
+    assert policy.evict(anything) is not None
+    policy.insert(first)
+    assert not policy.admits(second, lambda key: key not in held and key < 1000)
+    assert policy.admits(second, lambda key: False), "nothing would leave"
+
+
 def test_what_it_remembers_of_blocks_that_left_is_bounded() -> None:
     policy, fresh = Foresight(), iter(range(10**7))
     for i in range(1200):
@@ -173,7 +217,10 @@ def test_random_use_keeps_its_books_straight() -> None:
                     resident.discard(victim)
                 policy.insert(access)
                 resident.add(access.key)
-        elif kind < 0.85:
+        elif kind < 0.8:
+            for access in accesses(path, step * 0.7):
+                policy.left_out(access)
+        elif kind < 0.9:
             policy.remove(path[-1])
             resident.discard(path[-1])
         else:
