@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from mooncask.client.http import HttpClient, Key
+from mooncask.errors import NoSuchBlock, PreconditionFailed
 from mooncask.fuse_mount.attributes import same_version
 from mooncask.fuse_mount.failures import failure
 from mooncask.fuse_mount.publishing import http_key
@@ -100,8 +101,11 @@ class LongObjects:
     def _fetch(self, piece: _Piece) -> bytes:
         file, start = piece.file, piece.number * PIECE_BYTES
         stop = min(start + PIECE_BYTES, file.size)
-        with self._connection() as http:
-            return http.get(file.namespace, file.key, start, stop, checksum=file.tag)
+        try:
+            with self._connection() as http:
+                return http.get(file.namespace, file.key, start, stop, checksum=file.tag)
+        except (PreconditionFailed, NoSuchBlock) as exc:
+            raise failure(errno.ESTALE) from exc
 
     @contextmanager
     def _connection(self) -> Iterator[HttpClient]:

@@ -85,6 +85,21 @@ def test_a_folder_is_seen_whole_although_pages_end_within_its_subfolders(mounted
     assert (folder.blocks / "d01%=").read_bytes() == b"of d01"
 
 
+def test_a_block_stands_beside_its_folder_however_much_comes_between(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    put_all(folder, [b"a", *(b"a!%04d" % number for number in range(1500)), b"a/x"])
+    assert {"a", "a%="} <= set(names(folder.blocks))
+    assert (folder.blocks / "a%=").read_bytes() == b"of a"
+
+
+def test_what_shares_the_beginning_of_a_long_name_is_not_in_its_folder(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    long, near = b"x" * 260, b"x" * 250 + b"z"
+    put_all(folder, [*(long + b"/%04d" % number for number in range(1500)), near])
+    assert sorted(names(folder.blocks)) == ["x" * 250 + "%+", near.decode()]
+    assert len(files_below(folder.blocks)) == 1501
+
+
 @given(st.integers(0, 6000), st.lists(st.integers(0, 6000), max_size=8), st.lists(st.integers(1, 3000), max_size=8))
 def test_reading_goes_on_from_any_position(count: int, starts: list[int], lengths: list[int]) -> None:
     folder = OpenFolder(lambda: iter(range(count)))

@@ -185,6 +185,19 @@ def test_an_object_longer_than_a_block_is_read_by_ranges(mounted: Mounted, tmp_p
     assert not path.exists()
 
 
+def test_a_reader_of_a_long_object_never_gets_parts_of_another_version(mounted: Mounted) -> None:
+    folder, length = mounted.objects(), 12 << 20
+    with HttpClient(UNIX + http_socket_path(mounted.daemon.socket_path)) as http:
+        http.put(folder.handle.name, "long", bytes(length))
+        with (folder.blocks / "long").open("rb", buffering=0) as file:
+            assert file.read(4096) == bytes(4096)
+            http.put(folder.handle.name, "long", b"\1" * length)
+            with pytest.raises(OSError) as raised:
+                os.pread(file.fileno(), 4096, length - 4096)
+            assert raised.value.errno == errno.ESTALE
+        assert (folder.blocks / "long").read_bytes() == b"\1" * length
+
+
 def test_another_version_of_an_object_is_seen_by_the_next_open(mounted: Mounted) -> None:
     folder = mounted.objects(a=b"one")
     path = folder.blocks / "a"

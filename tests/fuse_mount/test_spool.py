@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mooncask.fuse_mount import spool as spools
@@ -24,6 +24,8 @@ steps = st.lists(
 
 
 @given(steps, st.sampled_from([0, 40, 1000]))
+@example([("write", 0, b"x" * 80), ("truncate", 40)], 1000)
+@example([("write", 0, b"x" * 40), ("truncate", 80), ("write", 40, b"y" * 40)], 0)
 @settings(deadline=None)
 def test_a_spool_is_as_a_file(steps: list[tuple[object, ...]], budget: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

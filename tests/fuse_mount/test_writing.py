@@ -330,6 +330,15 @@ def test_who_still_writes_a_file_that_another_took_the_name_of_does_not_store_ov
     assert folder.stored(b"a") == b"new" and folder.keys() == {b"a"}
 
 
+def test_of_two_that_are_written_the_one_renamed_over_the_other_is_stored(mounted: Mounted) -> None:
+    folder = mounted.objects()
+    with (folder.blocks / "b").open("wb", buffering=0) as winner, (folder.blocks / "a").open("wb") as loser:
+        loser.write(b"late")
+        winner.write(b"new")
+        (folder.blocks / "b").rename(folder.blocks / "a")
+    assert folder.stored(b"a") == b"new" and folder.keys() == {b"a"}
+
+
 def test_who_reads_an_object_that_is_written_anew_goes_on_with_what_he_opened(mounted: Mounted) -> None:
     folder = mounted.objects(a=b"1" * BLOCK)
     with (folder.blocks / "a").open("rb", buffering=0) as file:

@@ -40,9 +40,9 @@ def run(*command: str | Path, ok: bool = True, seconds: float = SECONDS) -> subp
     return done
 
 
-def wait_until(condition: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = SECONDS) -> None:
     """For what another process brings about."""
-    deadline = time.monotonic() + SECONDS
+    deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)
