@@ -11,6 +11,7 @@ from raw_client import RawClient, key, payload
 from mooncask.client import wire
 from mooncask.errors import (
     AccessDenied,
+    BadBucketName,
     BadRequest,
     BlockTooLarge,
     Busy,
@@ -52,8 +53,8 @@ BLOCKS = {key(i): payload(i) for i in range(8)}
         ((wire.Expect, 0, [key(1)], 0), BadRequest),
         ((wire.SetTtl, 0, [key(1)], -1), BadRequest),
         ((wire.ListBlocks, 0, b"", b"", 0), BadRequest),
-        ((wire.Open, "UPPER"), BadRequest),
-        ((wire.Open, "ab"), BadRequest),
+        ((wire.Open, "UPPER"), BadBucketName),
+        ((wire.Open, "ab"), BadBucketName),
         ((wire.Open, "kv-other", wire.NamespaceKind.KV, {}, "", "sometimes"), BadRequest),
         ((wire.Open, "kv-other", wire.NamespaceKind.KV, {}, "", "write_through"), BadRequest),
         ((wire.Open, "kv-other", wire.NamespaceKind.KV, {}, "", "", "md5"), BadRequest),

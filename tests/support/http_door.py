@@ -40,7 +40,11 @@ class Http:
 
 @asynccontextmanager
 async def running_http(settings: dict[str, Any] | None = None) -> AsyncIterator[Http]:
-    async with running_daemon({"http.enabled": True, **(settings or {})}) as daemon, aiohttp.ClientSession() as session:
+    """Bodies come as they were sent, whatever Content-Encoding they name."""
+    async with (
+        running_daemon({"http.enabled": True, **(settings or {})}) as daemon,
+        aiohttp.ClientSession(auto_decompress=False) as session,
+    ):
         yield Http(daemon, session)
 
 
