@@ -51,6 +51,15 @@ class HttpPlan:
     def dram_bytes(self) -> int:
         return max(256 * MIB, 4 * self.objects * self.object_bytes)
 
+    @property
+    def nvme_bytes(self) -> int:
+        return max(256 * MIB, 8 * self.objects * self.object_bytes)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Of the data folder and of the plain file beside it."""
+        return self.nvme_bytes + self.disk_rounds * self.objects * self.object_bytes
+
 
 FULL = HttpPlan(object_bytes=4 * MIB, objects=64, small=20_000, rounds=9, disk_rounds=7)
 QUICK = HttpPlan(object_bytes=256 * KIB, objects=8, small=200, rounds=3, disk_rounds=3, judged=False)
@@ -167,7 +176,7 @@ def _measure_durable(plan: HttpPlan, data: Path, source: Bytes, findings: Findin
         findings.skipped.append(Skipped("O_DIRECT", f"{data} refuses it; durable figures are those of the page cache"))
     settings = {
         "nvme_path": str(data / "nvme"),
-        "nvme_capacity": str(max(256 * MIB, 4 * plan.objects * plan.object_bytes)),
+        "nvme_capacity": str(plan.nvme_bytes),
         "nvme_segment": str(16 * MIB if plan.objects * plan.object_bytes < 64 * MIB else 256 * MIB),
         "nvme_direct": str(direct).lower(),
     }
