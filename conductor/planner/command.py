@@ -47,7 +47,7 @@ from mooncask.conductor.planner.planner import (
 )
 from mooncask.conductor.planner.prices import HOURS_PER_MONTH, Prices, load_prices
 from mooncask.conductor.planner.queue import Hardware, Load, make_load, times_to_first_token
-from mooncask.conductor.replay.replay import BLOCK_TOKENS
+from mooncask.conductor.replay.replay import block_tokens_of
 from mooncask.conductor.simulator.cluster import check_name
 from mooncask.conductor.simulator.plots import draw, require_matplotlib
 from mooncask.conductor.traces.jsonl import read_trace
@@ -94,7 +94,13 @@ def plan_command(
         float | None,
         typer.Option(help="Share of the blocks to sample. Without it, about 8192 blocks.", show_default=False),
     ] = None,
-    block_tokens: Annotated[int, typer.Option(help="Tokens that one hash id stands for.")] = BLOCK_TOKENS,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that one hash id stands for. Without it, those of a daemon's recording, else 512.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with all candidates instead of a table.")] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Also draw the miss-ratio curves into this PNG file.", show_default=False)
@@ -107,14 +113,15 @@ def plan_command(
     names = list(dict.fromkeys(policy or POLICY_NAMES))
     for name in names:
         check_name("--policy", name, POLICY_NAMES)
-    if block_tokens < 1:
+    if block_tokens is not None and block_tokens < 1:
         raise BadArgument("--block-tokens", str(block_tokens), "at least 1")
     shape, costs = find_model(model), load_prices(prices)
     between = None if slo_tbt is None else TbtObjective(slo_tbt, _metric(tbt_metric))
     if plot is not None:
         _check_plot(plot)
     requests = list(read_trace(trace))
-    question = Question(requests, _sample(requests, rate), shape, costs, block_tokens, speed)
+    tokens = block_tokens or block_tokens_of(requests)
+    question = Question(requests, _sample(requests, rate), shape, costs, tokens, speed)
     if between is not None:
         check_decodable(requests, question.decode_hardware)
     found, curves = _find(question, names, objective)

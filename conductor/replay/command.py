@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mooncask.conductor.replay.policies import REPLAY_POLICY_NAMES, ReplayOptions, check_policy_name, replay_named
-from mooncask.conductor.replay.replay import BLOCK_TOKENS, ReplayResult
+from mooncask.conductor.replay.replay import ReplayResult, block_tokens_of
 from mooncask.conductor.traces.jsonl import read_trace
 from mooncask.conductor.traces.request import Request
 from mooncask.errors import BadArgument
@@ -41,7 +41,13 @@ def replay_command(
     hints: Annotated[
         bool, typer.Option("--hints", help="Tell the policy conversation and turn, where the trace has them.")
     ] = False,
-    block_tokens: Annotated[int, typer.Option(help="Tokens that one hash id stands for.")] = BLOCK_TOKENS,
+    block_tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="Tokens that one hash id stands for. Without it, those of a daemon's recording, else 512.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace through one cache and print the share of block accesses that hit.
 
@@ -50,11 +56,12 @@ def replay_command(
     names = policy or list(REPLAY_POLICY_NAMES)
     for name in names:
         check_policy_name(name)
-    if block_tokens < 1:
+    if block_tokens is not None and block_tokens < 1:
         raise BadArgument("--block-tokens", str(block_tokens), "at least 1")
     requests = list(read_trace(trace))
     capacities = capacity_blocks or [*CAPACITIES_BLOCKS, _different_blocks(requests)]
-    options = ReplayOptions(leaf_first=leaf_first, with_hints=hints, block_tokens=block_tokens)
+    tokens = block_tokens or block_tokens_of(requests)
+    options = ReplayOptions(leaf_first=leaf_first, with_hints=hints, block_tokens=tokens)
     results = [_timed(name, requests, capacity, options) for name in names for capacity in capacities]
     if as_json:
         _print_json(trace, results)

@@ -14,7 +14,7 @@ Definitions, used for every number of this project that is called a hit rate:
   cached. Without it (the default) the policy alone decides, as in the papers.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mooncask.conductor.replay.chains import Chains
@@ -24,6 +24,13 @@ from mooncask.tiers.policies.policy import Admitting, EvictionPolicy
 
 BLOCK_TOKENS = 512
 """Tokens a block in the public traces."""
+
+
+def block_tokens_of(trace: Sequence[Request]) -> int:
+    """Tokens a block: what the trace itself says where all blocks are whole, as in a daemon's recording; else 512."""
+    found = {divmod(request.input_length, len(request.hash_ids)) for request in trace}
+    tokens, rest = found.pop() if len(found) == 1 else (BLOCK_TOKENS, 0)
+    return BLOCK_TOKENS if rest else tokens
 
 
 @dataclass(slots=True)

@@ -240,17 +240,22 @@ def test_replay_and_plan_read_what_a_daemon_has_recorded(tmp_path: Path) -> None
     path = tmp_path / "recorded.jsonl"
     with DaemonProcess.start(tmp_path, {"recorder.path": str(path), "http.enabled": False}) as daemon:
         with LocalClient.connect(daemon.socket_path) as client:
-            namespace = client.open_namespace("kv-chats", {"model": "m", "block_tokens": "512"})
+            namespace = client.open_namespace("kv-chats", {"model": "m", "block_tokens": "128"})
             ask_for(client, namespace, some_chats(120))
         assert daemon.stop() == 0
     replay = CliRunner().invoke(app, ["replay", str(path), "--policy", "lru", "--capacity-blocks", "1000", "--json"])
     assert replay.exit_code == 0, replay.output
-    assert json.loads(replay.output)["hit_rate"] > 0.05
+    found = json.loads(replay.output)
+    assert found["hit_rate"] > 0.05
+    assert found["token_weighted_hit_rate"] == found["hit_rate"], "all blocks have the 128 tokens that the family says"
     prices = str(Path(__file__).parents[2] / "docs" / "plans" / "prices.toml")
-    asked = ["plan", str(path), "--prices", prices, "--slo-ttft", "5", "--policy", "lru", "--json"]
+    asked = ["plan", str(path), "--prices", prices, "--slo-ttft", "5", "--slo-tbt", "1", "--policy", "lru", "--json"]
     plan = CliRunner().invoke(app, asked)
     assert plan.exit_code == 0, plan.output
-    assert json.loads(plan.output)["chosen"]["nodes"] >= 1
+    planned = json.loads(plan.output)
+    assert planned["chosen"]["nodes"] >= 1
+    assert planned["decode"]["nodes"] >= 1
+    assert planned["block_bytes"] == 128 * 327_680
 
 
 def test_a_daemon_that_was_not_told_to_records_nothing(tmp_path: Path) -> None:

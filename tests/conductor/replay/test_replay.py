@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mooncask.conductor.replay.offline import replay_min
 from mooncask.conductor.replay.policies import REPLAY_POLICY_NAMES, ReplayOptions, replay_named
-from mooncask.conductor.replay.replay import Cache, replay
+from mooncask.conductor.replay.replay import Cache, block_tokens_of, replay
 from mooncask.conductor.traces.request import Request
 from mooncask.errors import BadArgument
 from mooncask.tiers.policies import POLICY_NAMES, make_policy
@@ -143,6 +143,14 @@ def test_hints_reach_the_policy_only_when_asked_for() -> None:
     for with_hints in (False, True):
         replay(trace, 1, Recorder(), with_hints=with_hints)  # type: ignore[arg-type]
     assert seen == [0, 5]
+
+
+def test_a_recording_says_itself_how_many_tokens_a_block_has() -> None:
+    recorded = [Request(0, 32, 1, (1, 2)), Request(1, 48, 1, (1, 2, 3))]
+    assert block_tokens_of(recorded) == 16
+    assert block_tokens_of([*recorded, Request(2, 50, 1, (1, 2, 3, 4))]) == 512
+    assert block_tokens_of([Request(0, 33, 1, (1, 2))]) == 512
+    assert block_tokens_of([]) == 512
 
 
 def test_unknown_policies_and_impossible_capacities_are_refused_with_exit_status_2() -> None:
