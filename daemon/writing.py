@@ -6,6 +6,7 @@ from typing import Any
 
 from mooncask.client import wire
 from mooncask.client.wire import CommitState
+from mooncask.daemon.namespace_door import block_tokens
 from mooncask.daemon.service import Committing, Writing
 from mooncask.daemon.session import Session, check_columns, optional_column
 from mooncask.daemon.windowed import windowed
@@ -222,7 +223,8 @@ def _put_requests(request: wire.Reserve, session: Session) -> list[PutRequest]:
         raise BadRequest("sizes and layers can't be negative")
     parents = request.parents if optional_column(count, request.parents) else [b""] * count
     depths = request.depths if optional_column(count, request.depths) else [0] * count
-    tokens = request.tokens if optional_column(count, request.tokens) else [0] * count
+    default = block_tokens(session.namespace(request.namespace).spec.family)
+    tokens = request.tokens if optional_column(count, request.tokens) else [default] * count
     if max(map(len, parents)) > wire.KEY_BYTES_MAX:
         raise BadRequest(f"a parent's key has at most {wire.KEY_BYTES_MAX} bytes")
     if min(*depths, *tokens) < 0 or max(*depths, *tokens) >= _U32:

@@ -215,7 +215,7 @@ class Puts:
             checksum=checksum,
             sequence=parts.next_sequence(),
             parent=request.parent,
-            depth=request.depth,
+            depth=self._depth(namespace, request),
             tokens=request.tokens,
             created=int(time.time()),
             attributes=attributes,
@@ -231,6 +231,13 @@ class Puts:
         if namespace.spec.mode is WriteMode.WRITE_THROUGH and parts.rules.nvme_takes_writes:
             assert parts.write_down is not None
             parts.write_down.start(slot)
+
+    def _depth(self, namespace: Namespace, request: PutRequest) -> int:
+        """Where the writer does not say: one more than the parent's, so that trees and policies see chains as they are."""
+        if request.depth or not request.parent:
+            return request.depth
+        parent = namespace.index.get(request.parent)
+        return 0 if parent is None else self._catalogue.depth[parent] + 1
 
     def abort(self, reservation: Reservation) -> None:
         if reservation.open:

@@ -278,3 +278,15 @@ async def test_listing_goes_in_key_order_by_prefix_and_page() -> None:
         assert pages == [b"b/2", b"b/3"]
         await store.evict(namespace, [b"b/2"])
         assert [info.key for info in store.list_blocks(namespace, limit=3)] == [b"a", b"b/1", b"b/3"]
+
+
+async def test_a_block_whose_depth_is_not_told_stands_one_below_its_parent() -> None:
+    async with opened(MEMORY) as store:
+        namespace = await kv(store)
+        keys = [bytes([n]) * 16 for n in range(3)]
+        wanted = [PutRequest(key, 4, parent) for key, parent in zip(keys, [b"", *keys], strict=False)]
+        reservations = await store.reserve(namespace, wanted, soon())
+        for reservation in reservations:
+            assert reservation is not None
+            await store.commit(reservation)
+        assert [store.info(namespace, key).depth for key in keys] == [0, 1, 2]
