@@ -273,7 +273,7 @@ def test_layers_beyond_those_announced_are_refused(connection: RawConnection, ha
 
 @pytest.mark.parametrize("name", ["a", "UPPER", "white space", "x" * 64, "-x-", "../etc"])
 def test_names_that_no_namespace_may_have_are_refused(connection: RawConnection, name: str) -> None:
-    assert error(connection.ask(OPEN, name, "kv", {"model": "m"})) == "BadRequest"
+    assert error(connection.ask(OPEN, name, "kv", {"model": "m"})) == "BadBucketName"
 
 
 def test_a_namespace_is_opened_again_under_its_name_and_not_with_another_family(connection: RawConnection) -> None:
