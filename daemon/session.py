@@ -31,7 +31,7 @@ class LocalPlane:
         self.leases = LeaseTable(service.ids)
         self.processes = ProcessTable(self._process_died)
         self.counters: Counter[str] = Counter()
-        self.insight = Insight(self)
+        self.insight = Insight(service, self.leases, self.processes, self.counters)
 
     def drop_all(self, extents: "Sequence[object]") -> None:
         drop = self.service.store.drop

@@ -6,7 +6,7 @@ Everything belongs to the event loop's thread. Bounded: each part names its own 
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
+from collections import Counter
 
 from mooncask.client import control
 from mooncask.daemon.insight.chains import Chains
@@ -15,17 +15,17 @@ from mooncask.daemon.insight.gone import Gone
 from mooncask.daemon.insight.hot_chains import HotChains
 from mooncask.daemon.insight.latencies import Latencies
 from mooncask.daemon.insight.misses import Misses
-from mooncask.daemon.insight.overview import overview, sums_of
+from mooncask.daemon.insight.overview import FlowName, Sources, overview, sums_of
 from mooncask.daemon.insight.rates import Rates
 from mooncask.daemon.insight.traffic import Traffic
 from mooncask.daemon.insight.tree import PrefixTrees
 from mooncask.daemon.insight.verdicts import Verdicts
 from mooncask.daemon.insight.why import Why
-from mooncask.tiers.flows import Flows, Way
+from mooncask.daemon.leases import LeaseTable
+from mooncask.daemon.processes import ProcessTable
+from mooncask.daemon.service import Service
+from mooncask.tiers.flows import Flows
 from mooncask.tiers.namespace import Namespace
-
-if TYPE_CHECKING:
-    from mooncask.daemon.session import LocalPlane
 
 RATES_SECONDS = 10.0
 TICK_SECONDS = 0.9
@@ -33,22 +33,20 @@ TICK_SECONDS = 0.9
 TREES_UNUSED_SECONDS = 60.0
 ABSORBS_AT_ONCE = 4
 
-FlowName = tuple[str, Way]
-"""("blocks" or "bytes", way)"""
-
 
 class Insight:
     """Of one daemon; made with its `LocalPlane`, told of look-ups and ticked about once a second."""
 
-    def __init__(self, plane: "LocalPlane") -> None:
-        self._plane = plane
-        self.service = plane.service
-        store, now = plane.service.store, time.monotonic()
+    def __init__(
+        self, service: Service, leases: LeaseTable, processes: ProcessTable, local_counters: Counter[str]
+    ) -> None:
+        self.service = service
+        store, now = service.store, time.monotonic()
         self.config_file = ""
         """Where the configuration was read from, empty when from nowhere; `main.py` knows."""
         self.trees = PrefixTrees(store.catalogue)
         self.chains = Chains(store, self.trees)
-        self.gone = Gone(store.departures, plane.service.config.insight.departures_max, time.time())
+        self.gone = Gone(store.departures, service.config.insight.departures_max, time.time())
         self.misses = Misses(self.gone)
         self.hot_chains = HotChains(store, time.monotonic)
         self.traffic = Traffic()
@@ -57,17 +55,29 @@ class Insight:
         self.latencies = Latencies()
         self.flow_rates: Rates[FlowName] = Rates(RATES_SECONDS, now)
         self._request_rates: Rates[str] = Rates(RATES_SECONDS, now)
-        self.verdicts = Verdicts(plane.service, self.gone)
+        self.verdicts = Verdicts(service, self.gone)
         self._why = Why(self.verdicts, self.gone, self._absorb)
         self._events = EventLog(self.gone, self.misses, self.verdicts)
         self._ticked_seconds = now
         for observer in (self.traffic.looked, self.hot_chains.looked, self.misses.looked):
-            plane.service.lookups.add(observer)
+            service.lookups.add(observer)
+        self._sources = Sources(
+            service,
+            leases,
+            processes,
+            local_counters,
+            self.traffic,
+            self.hot_chains,
+            self.flow_rates,
+            self.flow_sums,
+            self.requests_rate,
+            self.what_if,
+        )
 
     # --- answers ---
 
     async def overview(self, tenant: str) -> control.Overview:
-        return await overview(self._plane, self, tenant)
+        return await overview(self._sources, tenant)
 
     async def why(self, namespace: Namespace, request: control.WhyRequest) -> control.Why:
         """Raises BadRequest, NoSuchBlock for what is no key."""

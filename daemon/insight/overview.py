@@ -2,54 +2,76 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from mooncask.client import control
 from mooncask.daemon.insight.blocks import tier_text
+from mooncask.daemon.insight.hot_chains import HotChains
+from mooncask.daemon.insight.rates import Rates
+from mooncask.daemon.insight.traffic import Traffic
+from mooncask.daemon.leases import LeaseTable
 from mooncask.daemon.namespace_door import block_tokens
-from mooncask.daemon.status import all_counters, version
+from mooncask.daemon.processes import Process, ProcessTable
+from mooncask.daemon.service import Service
+from mooncask.daemon.status import version
 from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.namespace import Namespace
-
-if TYPE_CHECKING:
-    from mooncask.daemon.insight.insight import Insight
-    from mooncask.daemon.processes import Process
-    from mooncask.daemon.session import LocalPlane
 
 HOT_CHAINS = 20
 SLICE = 256
 UNKNOWN = -1.0
 
 
-async def overview(plane: "LocalPlane", insight: "Insight", tenant: str) -> control.Overview:
+FlowName = tuple[str, Way]
+"""("blocks" or "bytes", way)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where an overview gets what it tells. `requests_rate` is asked for a moment of `time.monotonic()`."""
+
+    service: Service
+    leases: LeaseTable
+    processes: ProcessTable
+    local_counters: Counter[str]
+    traffic: Traffic
+    hot_chains: HotChains
+    flow_rates: Rates[FlowName]
+    flow_sums: Callable[[], dict[FlowName, int]]
+    requests_rate: Callable[[float], float]
+    what_if: Callable[[], list[control.WhatIf]]
+
+
+async def overview(sources: Sources, tenant: str) -> control.Overview:
     """Tiers, flows and counters of the whole daemon; namespaces, chains and clients of the tenant who asks."""
-    service, now = plane.service, time.monotonic()
+    service, now = sources.service, time.monotonic()
     mine = service.door.owned(tenant)
     status = service.store.status()
-    namespaces = await _namespaces(insight, mine, now)
+    namespaces = await _namespaces(sources, mine, now)
     return control.Overview(
         node=service.config.node.name,
         version=version(),
         ready=service.ready,
         time_seconds=time.time(),
         uptime_seconds=now - service.started_seconds,
-        window_seconds=min(insight.flow_rates.window_seconds, now - service.started_seconds),
-        tiers=_tiers(plane),
-        flows=_flows(insight, now),
+        window_seconds=min(sources.flow_rates.window_seconds, now - service.started_seconds),
+        tiers=_tiers(service),
+        flows=_flows(sources, now),
         namespaces=namespaces,
-        hot_chains=await insight.hot_chains.hottest(mine, HOT_CHAINS),
-        clients=await _clients(plane, tenant),
-        what_if=insight.what_if(),
-        counters=all_counters(plane),
-        hit_rate=_hit_rate(insight, mine, now),
-        requests_rate=insight.requests_rate(now),
+        hot_chains=await sources.hot_chains.hottest(mine, HOT_CHAINS),
+        clients=await _clients(sources, tenant),
+        what_if=sources.what_if(),
+        counters=dict(service.store.counters + service.counters + sources.local_counters),
+        hit_rate=_hit_rate(sources, mine, now),
+        requests_rate=sources.requests_rate(now),
         waiting_for_room=status.waiting_for_room,
         dirty_bytes=status.dirty_bytes,
     )
 
 
-def _tiers(plane: "LocalPlane") -> list[control.TierView]:
+def _tiers(service: Service) -> list[control.TierView]:
     return [
         control.TierView(
             tier=tier_text(tier.name),
@@ -62,13 +84,13 @@ def _tiers(plane: "LocalPlane") -> list[control.TierView]:
             policy=tier.policy,
             state=tier.state,
         )
-        for tier in plane.service.store.status().tiers
+        for tier in service.store.status().tiers
     ]
 
 
-def _flows(insight: "Insight", now: float) -> list[control.Flow]:
-    sums = insight.flow_sums()
-    rates = insight.flow_rates.of(sums, now)
+def _flows(sources: Sources, now: float) -> list[control.Flow]:
+    sums = sources.flow_sums()
+    rates = sources.flow_rates.of(sums, now)
     ways = sorted({way for _, way in sums})
     return [
         control.Flow(
@@ -83,17 +105,17 @@ def _flows(insight: "Insight", now: float) -> list[control.Flow]:
     ]
 
 
-async def _namespaces(insight: "Insight", mine: Sequence[Namespace], now: float) -> list[control.NamespaceView]:
+async def _namespaces(sources: Sources, mine: Sequence[Namespace], now: float) -> list[control.NamespaceView]:
     views: list[control.NamespaceView] = []
     for first in range(0, len(mine), SLICE):
-        views += [_namespace(insight, namespace, now) for namespace in mine[first : first + SLICE]]
+        views += [_namespace(sources, namespace, now) for namespace in mine[first : first + SLICE]]
         await asyncio.sleep(0)
     return views
 
 
-def _namespace(insight: "Insight", namespace: Namespace, now: float) -> control.NamespaceView:
-    service, spec = insight.service, namespace.spec
-    recent = insight.traffic.prefixes.of(namespace.id, now)
+def _namespace(sources: Sources, namespace: Namespace, now: float) -> control.NamespaceView:
+    service, spec = sources.service, namespace.spec
+    recent = sources.traffic.prefixes.of(namespace.id, now)
     return control.NamespaceView(
         name=spec.name,
         kind=spec.kind,
@@ -109,21 +131,21 @@ def _namespace(insight: "Insight", namespace: Namespace, now: float) -> control.
     )
 
 
-def _hit_rate(insight: "Insight", mine: Sequence[Namespace], now: float) -> float:
-    recent = [insight.traffic.prefixes.of(namespace.id, now) for namespace in mine]
+def _hit_rate(sources: Sources, mine: Sequence[Namespace], now: float) -> float:
+    recent = [sources.traffic.prefixes.of(namespace.id, now) for namespace in mine]
     requested = sum(prefixes.requested for prefixes in recent)
     return sum(prefixes.hit for prefixes in recent) / requested if requested else UNKNOWN
 
 
-async def _clients(plane: "LocalPlane", tenant: str) -> list[control.ClientView]:
+async def _clients(sources: Sources, tenant: str) -> list[control.ClientView]:
     views = []
-    for process in [process for process in plane.processes if process.tenant == tenant]:
-        views.append(_client(plane, process))
+    for process in [process for process in sources.processes if process.tenant == tenant]:
+        views.append(_client(sources, process))
         await asyncio.sleep(0)  # a process may hold a hundred thousand leases
     return views
 
 
-def _client(plane: "LocalPlane", process: "Process") -> control.ClientView:
+def _client(sources: Sources, process: Process) -> control.ClientView:
     names = sorted({session.client for session in process.sessions if session.client})
     return control.ClientView(
         pid=process.peer.pid,
@@ -131,13 +153,13 @@ def _client(plane: "LocalPlane", process: "Process") -> control.ClientView:
         name=", ".join(names)[:200],
         tenant=process.tenant,
         connections=len(process.sessions),
-        leases=plane.leases.count(process.token),
-        leased_bytes=plane.leases.leased_bytes(process.token),
+        leases=sources.leases.count(process.token),
+        leased_bytes=sources.leases.leased_bytes(process.token),
         reservations=len(process.parked) + sum(len(session.writings) for session in process.sessions),
     )
 
 
-def sums_of(flows: Flows) -> Iterator[tuple[tuple[str, Way], int]]:
+def sums_of(flows: Flows) -> Iterator[tuple[FlowName, int]]:
     """What `Rates` keeps: blocks and bytes of each way under names of their own."""
     for unit, sums in (("blocks", flows.blocks), ("bytes", flows.bytes)):
         for way, count in sums.items():
