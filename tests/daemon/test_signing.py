@@ -1,7 +1,9 @@
 """Signatures as pure text: AWS's published examples, botocore as the oracle, and a refusal by S3's own code for each fault."""
 
 import hashlib
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import quote
 
@@ -327,6 +329,26 @@ def test_a_date_header_takes_the_place_of_x_amz_date() -> None:
     del headers["x-amz-date"]
     claim = claim_of(RequestHead("GET", "/", headers))
     assert claim is not None and claim.timestamp == "20130524T000000Z"
+
+
+@pytest.mark.slow
+def test_a_key_that_does_not_exist_takes_as_long_as_a_wrong_signature() -> None:
+    wrong = altered("x-amz-meta-colour", lambda value: "blue")
+    unknown = altered("Authorization", lambda value: value.replace(KEY, KEY[:-1] + "X"))
+    check = checker(NOW)
+
+    def seconds(head: RequestHead) -> float:
+        claim = claim_of(head)
+        assert claim is not None
+        start = time.perf_counter()
+        for _ in range(100):
+            with suppress(Refused):
+                check.check(head, claim)
+        return time.perf_counter() - start
+
+    rounds = [(seconds(wrong), seconds(unknown)) for _ in range(40)]
+    ratio = min(one for one, _ in rounds) / min(other for _, other in rounds)
+    assert 0.8 < ratio < 1.25
 
 
 def test_any_region_is_taken_where_none_is_configured_and_the_wrong_one_is_answered_with_the_right_one() -> None:

@@ -2,11 +2,11 @@
 
 import logging
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from http_door import running_http
 from s3_daemon import tls_settings
 
@@ -75,6 +75,14 @@ async def test_a_token_guards_the_pages_also_where_no_key_is_configured() -> Non
         assert (await http.ask("GET", "/-/v1/status", headers=right))[0] == 200
 
 
+async def test_an_empty_token_opens_nothing() -> None:
+    """Where keys are configured and no token is."""
+    async with running_http({"credentials.KEY1.secret": SECRET}) as http:
+        for given in ("Bearer", "Bearer ", "bearer  "):
+            answer = await http.error("GET", "/-/v1/status", headers={"Authorization": given})
+            assert answer == (403, "AccessDenied")
+
+
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
@@ -137,18 +145,9 @@ def test_tls_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
 def test_a_key_with_a_passphrase_is_refused_without_a_question(tmp_path: Path) -> None:
     good = tls_settings(tmp_path)
     locked = tmp_path / "locked.pem"
-    command = [
-        "openssl",
-        "ec",
-        "-in",
-        str(good["http.tls_key"]),
-        "-aes128",
-        "-passout",
-        "pass:word",
-        "-out",
-        str(locked),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
+    key = serialization.load_pem_private_key(Path(str(good["http.tls_key"])).read_bytes(), None)
+    how = serialization.BestAvailableEncryption(b"word")
+    locked.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, how))
     with pytest.raises(ConfigError, match="passphrase"):
         tls_context(http_of({**good, "http.tls_key": str(locked)}))
 
