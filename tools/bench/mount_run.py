@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from mooncask.client.local import LocalClient
-from mooncask.errors import ConfigError
+from mooncask.errors import ConfigError, CorruptBlock
 from mooncask.fuse_mount.mounts import find_mount
 from mooncask.tools.bench.daemon_process import DaemonProcess
 from mooncask.tools.bench.memory_limits import private_memory
@@ -81,6 +81,9 @@ def _fill(client: LocalClient, plan: MountPlan, plain: Path) -> None:
 
 def _measure_reading(plan: MountPlan, mount: Path, through: Path, plain: Path, findings: Findings) -> None:
     names = sorted(path.name for path in plain.iterdir())
+    for name in names:  # a fast wrong byte would be no figure
+        if (mount / name).read_bytes() != (plain / name).read_bytes():
+            raise CorruptBlock(name, "dram", "its file has other bytes")
 
     def reader(folder: Path, cold: str, again: str) -> Callable[[int], Mapping[str, float]]:
         paths = [str(folder / name) for name in names]
