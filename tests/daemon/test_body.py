@@ -369,7 +369,7 @@ async def test_the_signed_trailer_that_aws_published_is_right(blank: bytes) -> N
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_each_signature_of_a_chunk_is_checked(which: int) -> None:
-    wrong = list(AWS_CHUNKS)
+    wrong: list[str] = [*AWS_CHUNKS]
     wrong[which] = "0" * 64
     stream = signed_stream(tuple(wrong))
     answer = await refusal(signed_headers(), stream, signing=aws_signing(AWS_SEED))
