@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import threading
+from logging.handlers import SysLogHandler
 from pathlib import Path
 
 import msgspec
@@ -16,18 +17,28 @@ from mooncask.errors import BadArgument, ConfigError, MooncaskError
 from mooncask.fuse_mount.options import MountOptions
 from mooncask.fuse_mount.readahead import read_far_ahead
 
-log = logging.getLogger(__name__)
+SYSTEM_LOG = Path("/dev/log")
 
 
 def main(arguments: list[str]) -> int:
     """The exit status; errors are one line on stderr."""
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.WARNING, stream=sys.stderr)
+    options = msgspec.json.decode(arguments[0], type=MountOptions)
+    logging.basicConfig(
+        format="mooncask: %(levelname)s %(message)s", level=logging.WARNING, handlers=[log_handler(options)]
+    )
     try:
-        serve(msgspec.json.decode(arguments[0], type=MountOptions))
+        serve(options)
     except MooncaskError as error:
         sys.stderr.write(f"mooncask: {' '.join(str(error).split())}\n")
         return error.exit_code
     return 0
+
+
+def log_handler(options: MountOptions) -> logging.Handler:
+    """stderr; in the background, where that leads nowhere, the system's log if there is one."""
+    if options.ready_descriptor >= 0 and SYSTEM_LOG.exists():
+        return SysLogHandler(str(SYSTEM_LOG))
+    return logging.StreamHandler(sys.stderr)
 
 
 def serve(options: MountOptions) -> None:
