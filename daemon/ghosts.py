@@ -14,8 +14,8 @@ both and falls out.
 Hit rates are of tokens (blocks where the family does not say) in contiguous prefixes, over the last `window_seconds`.
 
 Bounds: `SAMPLE_BLOCKS` for the configured size and `ENTRIES_MAX` over all caches of a `Ghosts`; when they are exceeded, or
-when more than `cpu_share` of the time goes here, the rate is halved and what is above the new limit forgotten, bit by
-bit. Looking and using only append to a bounded list; `work` does the rest, off the reader's path.
+when sampled blocks take more than `cpu_share` of the time, the rate is halved and what is above the new limit forgotten, bit
+by bit. `looked` and `used` only pick what is sampled and append it to a bounded list; `work` does the rest.
 
 Not here: when `work` is called and what is asked (`what_if.py`). Not known here: deletes, times to live, pins and leases.
 """
@@ -34,7 +34,7 @@ SAMPLE_BLOCKS = 512
 ENTRIES_MAX = 12_288
 """Blocks in all caches of one `Ghosts` together; about 400 bytes each with what policies remember."""
 PENDING_MAX = 2048
-"""Events that wait for `work`; more are dropped and counted. Each holds the keys of one request."""
+"""Events that wait for `work`; more are dropped and counted. Each holds the sampled keys of one request."""
 PARENTS_MAX = 4096
 """Sampled blocks whose sampled predecessor is remembered from the look-up until they are put."""
 REBUILT_AT_ONCE = 64
@@ -69,17 +69,16 @@ class Answer(NamedTuple):
     sampled_accesses: int
 
 
-class Looked(NamedTuple):
-    """A chain was looked up; its first `hits` blocks were found in what these ghosts stand for. `tokens` is a block's."""
+class _Looked(NamedTuple):
+    """The sampled blocks of a chain that was looked up; `tokens` is a block's."""
 
     namespace: int
     keys: Sequence[bytes]
-    hits: int
-    tokens: int = 1
+    tokens: int
 
 
-class Used(NamedTuple):
-    """Blocks were read or written, in the order of their chain; each has about `size` bytes."""
+class _Used(NamedTuple):
+    """The sampled blocks of those that were read or written, in the order of their chain; each has about `size` bytes."""
 
     namespace: int
     keys: Sequence[bytes]
@@ -197,7 +196,7 @@ class Ghosts:
         self._asked_tokens, self._hit_tokens, self._expected_tokens = _Windowed(), _Windowed(), _Windowed()
         self._sampled_accesses = _Windowed()
         self._parents: OrderedDict[int, int] = OrderedDict()
-        self._pending: deque[Looked | Used] = deque()
+        self._pending: deque[_Looked | _Used] = deque()
         self._rebuild: Iterator[None] | None = None
         self._turned = self._judged = clock()
         self._spent = self._spent_in_half = 0.0
@@ -218,8 +217,25 @@ class Ghosts:
         """Whether `work` has something to do."""
         return bool(self._pending) or self._rebuild is not None
 
-    def see(self, event: Looked | Used) -> None:
-        """On the reader's path: remembers the event for `work`."""
+    def looked(self, namespace: int, keys: Sequence[bytes], hits: int, tokens: int = 1) -> None:
+        """A chain was looked up; its first `hits` blocks were found in what these ghosts stand for. `tokens` is a block's."""
+        asked = tokens * len(keys)
+        self._asked_tokens.now += asked
+        self._hit_tokens.now += tokens * hits
+        self._expected_tokens.now += asked * self._rate
+        limit = self._limit
+        if sampled := [key for key in keys if key < limit]:
+            self._wait(_Looked(namespace, sampled, tokens))
+
+    def used(self, namespace: int, keys: Sequence[bytes], size: int) -> None:
+        """Blocks were read or written, in the order of their chain; each has about `size` bytes."""
+        if not self._rate:
+            self._start(size)
+        limit = self._limit
+        if sampled := [key for key in keys if key < limit]:
+            self._wait(_Used(namespace, sampled, size))
+
+    def _wait(self, event: _Looked | _Used) -> None:
         if len(self._pending) < PENDING_MAX:
             self._pending.append(event)
         else:
@@ -233,16 +249,18 @@ class Ghosts:
         while now - began < seconds:
             before = now
             if self._rebuild is not None:
-                sampled = self._go_on(self._rebuild)
+                self._go_on(self._rebuild)
+                now = self._clock()
             elif pending:
                 event = pending.popleft()
-                # Only work on what is sampled gets less at a lower rate, so only that is judged.
-                sampled = self._use(event, now) if isinstance(event, Used) else self._look(event)
+                if isinstance(event, _Used):
+                    self._use(event, now)
+                else:
+                    self._look(event)
+                now = self._clock()
+                self._spent += now - before
             else:
                 break
-            now = self._clock()
-            if sampled:
-                self._spent += now - before
         self._judge(now)
 
     def answers(self) -> list[Answer]:
@@ -263,17 +281,9 @@ class Ghosts:
 
     # --- events ------------------------------------------------------------------------------------------------------
 
-    def _look(self, event: Looked) -> bool:
-        """Whether any of it is sampled."""
-        asked = event.tokens * len(event.keys)
-        self._asked_tokens.now += asked
-        self._hit_tokens.now += event.tokens * event.hits
-        self._expected_tokens.now += asked * self._rate
-        limit = self._limit
-        sampled = [key for key in event.keys if key < limit]
-        if not sampled:
-            return False
-        ids = [_id(event.namespace, key) for key in sampled]
+    def _look(self, event: _Looked) -> None:
+        limit = self._limit  # lower, perhaps, than when the event came
+        ids = [_id(event.namespace, key) for key in event.keys if key < limit]
         for cache in self._caches:
             cache.hit_tokens.now += event.tokens * cache.prefix(ids)
         self._sampled_accesses.now += len(ids)
@@ -282,23 +292,16 @@ class Ghosts:
             self._parents.move_to_end(below)
         while len(self._parents) > PARENTS_MAX:
             self._parents.popitem(last=False)
-        return True
 
-    def _use(self, event: Used, now: float) -> bool:
-        if not self._rate:
-            self._start(event.size)
-        limit = self._limit
-        sampled = [key for key in event.keys if key < limit]
-        if not sampled:
-            return False
-        parents, ids = self._parents, [_id(event.namespace, key) for key in sampled]
+    def _use(self, event: _Used, now: float) -> None:
+        limit, parents = self._limit, self._parents
+        ids = [_id(event.namespace, key) for key in event.keys if key < limit]
         accesses = [Access(each, parents.get(each), 0, event.size, now) for each in ids]
         for cache in self._caches:
             cache.use(accesses)
         if self.entries > ENTRIES_MAX and self._rebuild is None:
             self._rate_max = self._rate / 2  # the blocks are smaller than those it was chosen by
             self._halve(now)
-        return True
 
     # --- the rate ----------------------------------------------------------------------------------------------------
 
@@ -336,11 +339,10 @@ class Ghosts:
             yield from cache.refill(new, lambda key: key >> _REST_BITS < limit, now)
             self._caches[number] = new
 
-    def _go_on(self, rebuild: Iterator[None]) -> bool:
+    def _go_on(self, rebuild: Iterator[None]) -> None:
         for _ in rebuild:
-            return False
+            return
         self._rebuild = None
-        return False
 
     def _turn(self, now: float) -> None:
         if now - self._turned >= self._window_seconds / 2:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from mooncask.client.control import WhatIf
 from mooncask.daemon.config import Config
-from mooncask.daemon.ghosts import Answer, Ghosts, Looked, Question, Used
+from mooncask.daemon.ghosts import Answer, Ghosts, Question
 from mooncask.daemon.insight.lookups import Lookup, LookupKind
-from mooncask.daemon.namespace_door import block_tokens
+from mooncask.daemon.namespace_door import NAMESPACES_MAX, block_tokens
 from mooncask.daemon.quantities import format_size
 from mooncask.tiers.namespace import Namespace
 
@@ -58,7 +58,9 @@ class WhatIfs:
         self._memory = self._ghosts(config, memory) if memory else None
         self._all = self._ghosts(config, everything)
         self._puts: deque[_Put] = deque()
-        self._matchers: dict[bytes, None] = {}
+        self._matchers: set[bytes] = set()
+        """Clients that have matched; all are forgotten when there are too many, and learned anew."""
+        self._block_tokens: dict[int, int] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         self.puts_dropped = 0
@@ -78,27 +80,41 @@ class WhatIfs:
     def looked(self, lookups: Sequence[Lookup]) -> None:
         """An observer of look-ups."""
         for lookup in lookups:
-            if lookup.namespace.spec.kind == "kv" and lookup.kind is not LookupKind.HTTP_GET:
+            if self._puts:
                 self._tell_puts(lookup.seconds)
-                self._tell_lookup(lookup)
+            if lookup.kind is LookupKind.MATCH:
+                self._tell_match(lookup)
+            elif lookup.kind is LookupKind.ACQUIRE:
+                self._tell_acquire(lookup)
         self._schedule()
 
-    def _tell_lookup(self, lookup: Lookup) -> None:
-        namespace, keys = lookup.namespace, lookup.keys
-        if lookup.kind is LookupKind.MATCH:
-            self._remember(lookup.client)
-        if lookup.kind is LookupKind.MATCH or lookup.client not in self._matchers:
-            tokens = block_tokens(namespace.spec.family) or 1
-            if self._memory is not None:
-                self._memory.see(Looked(namespace.id, keys, lookup.memory_hits, tokens))
-            self._all.see(Looked(namespace.id, keys, lookup.hits, tokens))
-        if lookup.kind is LookupKind.ACQUIRE and lookup.hits and namespace.blocks:
-            self._use(Used(namespace.id, keys[: lookup.hits], namespace.stored_bytes // namespace.blocks))
+    def _tell_match(self, lookup: Lookup) -> None:
+        if lookup.client not in self._matchers:
+            if len(self._matchers) >= CLIENTS_MAX:
+                self._matchers.clear()
+            self._matchers.add(lookup.client)
+        self._tell_looked(lookup)
 
-    def _remember(self, client: bytes) -> None:
-        if client not in self._matchers and len(self._matchers) >= CLIENTS_MAX:
-            self._matchers.pop(next(iter(self._matchers)))
-        self._matchers[client] = None
+    def _tell_acquire(self, lookup: Lookup) -> None:
+        namespace, keys, hits = lookup.namespace, lookup.keys, lookup.hits
+        if lookup.client not in self._matchers:
+            self._tell_looked(lookup)
+        if hits and namespace.blocks and namespace.spec.kind == "kv":
+            read = keys if hits == len(keys) else keys[:hits]
+            self._use(namespace.id, read, namespace.stored_bytes // namespace.blocks)
+
+    def _tell_looked(self, lookup: Lookup) -> None:
+        namespace = lookup.namespace
+        if namespace.spec.kind != "kv":
+            return
+        tokens = self._block_tokens.get(namespace.id)
+        if tokens is None:
+            if len(self._block_tokens) >= NAMESPACES_MAX:
+                self._block_tokens.clear()
+            tokens = self._block_tokens[namespace.id] = block_tokens(namespace.spec.family) or 1
+        if self._memory is not None:
+            self._memory.looked(namespace.id, lookup.keys, lookup.memory_hits, tokens)
+        self._all.looked(namespace.id, lookup.keys, lookup.hits, tokens)
 
     def _tell_puts(self, until_seconds: float) -> None:
         """Those before that time, neighbours of one namespace and size together."""
@@ -108,12 +124,12 @@ class WhatIfs:
             keys = [first.key]
             while puts and puts[0].seconds < until_seconds and first.is_like(puts[0]):
                 keys.append(puts.popleft().key)
-            self._use(Used(first.namespace, keys, first.size))
+            self._use(first.namespace, keys, first.size)
 
-    def _use(self, used: Used) -> None:
+    def _use(self, namespace: int, keys: Sequence[bytes], size: int) -> None:
         if self._memory is not None:
-            self._memory.see(used)
-        self._all.see(used)
+            self._memory.used(namespace, keys, size)
+        self._all.used(namespace, keys, size)
 
     # --- work --------------------------------------------------------------------------------------------------------
 

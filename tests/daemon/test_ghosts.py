@@ -22,7 +22,7 @@ from mooncask.conductor.traces.prompt import Numbers
 from mooncask.conductor.traces.request import Request
 from mooncask.conductor.traces.workloads import Chats
 from mooncask.daemon import ghosts as ghosts_module
-from mooncask.daemon.ghosts import Answer, Ghosts, Looked, Question, Used
+from mooncask.daemon.ghosts import Answer, Ghosts, Question
 from mooncask.daemon.metrics import Metrics
 from mooncask.tiers.policies import make_policy
 
@@ -67,9 +67,9 @@ def watch(ghosts: Ghosts, requests: Iterable[Request], capacity: int, clock: Clo
         keys = [block_key(number + (salt << 32)) for number in request.hash_ids]
         hits = live.resident_prefix(request.hash_ids)
         live.use(request, with_hints=False)
-        ghosts.see(Looked(1, keys, hits))
-        ghosts.see(Used(1, keys[:hits], BLOCK))
-        ghosts.see(Used(1, keys[hits:], BLOCK))
+        ghosts.looked(1, keys, hits)
+        ghosts.used(1, keys[:hits], BLOCK)
+        ghosts.used(1, keys[hits:], BLOCK)
         yield
 
 
@@ -169,8 +169,8 @@ def test_all_ghosts_of_a_daemon_stay_below_eight_mebibytes() -> None:
             keys = [block_key(number), block_key(max(0, number - capacity // 2))]
             clock.now += 0.01
             for ghosts in both:
-                ghosts.see(Looked(1, keys, 0))
-                ghosts.see(Used(1, keys, BLOCK))
+                ghosts.looked(1, keys, 0)
+                ghosts.used(1, keys, BLOCK)
                 ghosts.work(1.0)
         del keys
         gc.collect()
@@ -184,20 +184,20 @@ def test_all_ghosts_of_a_daemon_stay_below_eight_mebibytes() -> None:
 def test_blocks_smaller_than_the_first_make_the_sample_smaller_instead_of_larger() -> None:
     clock = Clock()
     ghosts = make(1000, clock)
-    ghosts.see(Used(1, [block_key(0)], BLOCK))
+    ghosts.used(1, [block_key(0)], BLOCK)
     for number in count(1):
         if ghosts.rate and ghosts.rate < 0.1:
             break
-        ghosts.see(Used(1, [block_key(number)], BLOCK // 16))
+        ghosts.used(1, [block_key(number)], BLOCK // 16)
         while ghosts.busy:
             ghosts.work(1.0)
         assert ghosts.entries <= ghosts_module.ENTRIES_MAX + 10
 
 
 def test_news_that_waits_is_bounded_and_what_is_dropped_is_counted() -> None:
-    ghosts = make(1000, Clock())
+    ghosts = make(400, Clock())
     for number in range(ghosts_module.PENDING_MAX + 7):
-        ghosts.see(Used(1, [block_key(number)], BLOCK))
+        ghosts.used(1, [block_key(number)], BLOCK)
     assert ghosts.dropped == 7
 
 
