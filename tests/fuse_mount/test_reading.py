@@ -156,9 +156,9 @@ def test_a_block_that_is_only_on_nvme_is_read_from_there(mounted: Mounted) -> No
     folder = mounted.kv(4)
     mounted.client.put(folder.handle, [b"\1" * 16], [os.urandom(BLOCK)], durable=True)
     path, key, payload = first(folder)
-    pressure = mounted.kv()
+    pressure = mounted.client.open_namespace("pressure", {"model": "pressure"}, mode="memory")
     for number in range(1200):
-        mounted.client.put(pressure.handle, [number.to_bytes(16, "big")], [bytes(BLOCK)])
+        mounted.client.put(pressure, [number.to_bytes(16, "big")], [bytes(BLOCK)])
         if number % 100 == 99 and 2 not in folder.stat(key).tiers:
             break
     assert 2 not in folder.stat(key).tiers
