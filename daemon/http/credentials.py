@@ -26,12 +26,12 @@ def load_credentials(config: Config) -> dict[str, Credential]:
 
 
 def _load(name: str, section: CredentialSection) -> Credential:
-    secret = section.secret or _from_file(f"credentials.{name}.secret_file", section.secret_file)
+    secret = section.secret or secret_of_file(f"credentials.{name}.secret_file", section.secret_file)
     return Credential(secret, Caller(section.tenant, name, may_write=section.rights == "write"))
 
 
-def _from_file(key: str, path: str) -> str:
-    """The file's one line. Raises ConfigError, also for a file that others than its owner may open."""
+def secret_of_file(key: str, path: str) -> str:
+    """The one line of the file that `key` names. Raises ConfigError, also for a file that others than its owner may open."""
     try:
         with Path(path).open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)

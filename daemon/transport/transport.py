@@ -72,8 +72,7 @@ class BlockProvider(Protocol):
     """What the serving side asks of its own daemon."""
 
     async def hold(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[HeldBlock | None]:
-        """Each block brought into DRAM and held, None for what is not here by `deadline` (loop time); an unknown namespace has
-        none. When it raises or is cancelled it holds nothing."""
+        """Each block brought into DRAM and held, None for what is not here by `deadline`; an unknown namespace has none. When it raises or is cancelled it holds nothing."""
         ...
 
     def drop(self, held: HeldBlock) -> None:
@@ -81,10 +80,22 @@ class BlockProvider(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class LinkLoad:
+    """What went over a link so far, and what it holds now."""
+
+    bytes_received: int
+    receive_seconds: float
+    """Time in which at least one read was under way: bandwidth as measured is bytes_received / receive_seconds."""
+    leases: int
+    round_trip_seconds: float
+    """Of the last keepalive; 0 = none yet."""
+
+
 class Link(Protocol):
     """An authenticated link to one incarnation of a peer. Any number of tasks may use it at a time.
 
-    Deadlines are loop time (`asyncio.get_running_loop().time()`, the monotonic clock). Every method raises DeadlineExceeded
+    Deadlines are times of `time.monotonic()`, which is the loop's clock as well. Every method raises DeadlineExceeded
     at its deadline (never more than some milliseconds later), PeerUnavailable when the link is or becomes dead, and what the
     peer refuses (a BadRequest, UnknownLease, Busy, ...) as the same error here. A call that was cancelled or timed out leaves
     nothing held at the peer.
@@ -97,6 +108,14 @@ class Link(Protocol):
     def alive(self) -> bool:
         """False for good once the link has ended: all its leases are gone then. `LinkPool.link` gives another."""
         ...
+
+    @property
+    def problem(self) -> str:
+        """Why it ended; empty while it is alive."""
+        ...
+
+    @property
+    def load(self) -> LinkLoad: ...
 
     async def lease(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
         """Item by item the block, held at the peer, or None: it is not there. At most KEYS_MAX keys."""
@@ -167,12 +186,8 @@ class PeerState:
     connected: bool
     problem: str
     """Why the last attempt failed, or the last link ended; empty when all is well."""
-    bytes_received: int
-    receive_seconds: float
-    """Time in which at least one read was under way: bandwidth as measured is bytes_received / receive_seconds."""
-    leases: int
-    round_trip_seconds: float
-    """Of the last keepalive; 0 = none yet."""
+    load: LinkLoad
+    """Over all links to it together; leases and the round trip are the live one's."""
 
 
 class PeerServer(Protocol):
