@@ -21,12 +21,13 @@ HEADER = struct.Struct("<I")
 
 
 class Tier(IntEnum):
-    """The numbers in `tiers` fields; NONE: the block is not here. Clients know no storage engine and its `TierName`."""
+    """The numbers in `tiers` fields; NONE: not here, PEER: at another node. Clients know no storage engine and its `TierName`."""
 
     NONE = 0
     HBM = 1
     DRAM = 2
     NVME = 3
+    PEER = 4
 
 
 class CommitState(IntEnum):
@@ -152,8 +153,7 @@ class Commit(Message, frozen=True, tag=10):
     generations: list[int]
     deadline_ms: int
     digests: list[bytes] = []
-    durable: bool = False
-    """Answer when the blocks survive a crash, not when they are readable."""
+    durable: bool = False  # answer when the blocks survive a crash, not when they are readable
 
 
 class Abort(Message, frozen=True, tag=11):

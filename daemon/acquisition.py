@@ -131,19 +131,30 @@ class Acquisition:
         return Arrived(index, None)
 
     async def _bring(self, index: int) -> Found | None:
-        key = self.keys[index]
+        key, tried_peers = self.keys[index], False
         while True:
             extent = await self._fetch(key)
             if extent is not None:
-                return Found(extent, TierName.NVME)
+                return Found(extent, TierName.PEER if tried_peers else TierName.NVME)
             # From this look-up until the waiter is registered there is no await, so no publish can slip through.
             if self.service.objects.in_parts(self.namespace, key):
                 return None
             (held,) = self.service.store.hold(self.namespace, [key], self.hint)
             if held is not None:
-                return Found(held, TierName.DRAM)
+                return Found(held, TierName.PEER if tried_peers else TierName.DRAM)
+            if not tried_peers and self._may_be_far(key):
+                tried_peers = True
+                if await self.service.remote.bring(self.namespace, key, self.deadline):  # type: ignore[union-attr]
+                    continue
             if not self.wait or not await self._published(index, key):
                 return None
+
+    def _may_be_far(self, key: bytes) -> bool:
+        """Who waits for a block that is being put here already need not fetch it."""
+        service = self.service
+        if service.remote is None or self.abandoned or not service.remote.may_have(self.namespace):
+            return False
+        return not (self.wait and service.arrivals.is_written(Key(self.namespace.id, key)))
 
     async def _fetch(self, key: bytes) -> Extent | None:
         if key not in self.namespace.index:

@@ -5,7 +5,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mooncask.client import wire
 from mooncask.daemon.acquisition import Acquisition, Arrived, wrong_copies
@@ -17,6 +17,10 @@ from mooncask.daemon.windowed import windowed
 from mooncask.errors import Busy, DeadlineExceeded, NoSuchBlock
 from mooncask.tiers.block import Extent, TierName
 from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.requests import Match
+
+if TYPE_CHECKING:
+    from mooncask.daemon.peers.remote import Remote
 
 LEASES_MAX = 1 << 17
 """Of one process: what a batch a millisecond, never released, reaches within half a minute."""
@@ -35,12 +39,22 @@ class Reading:
         self._leases = session.plane.leases
         self._token = session.process.token
 
-    def match(self, request: wire.Match) -> wire.Message:
+    def match(self, request: wire.Match) -> wire.Message | Later:
         session = self._session
         namespace = session.namespace(request.namespace)
         session.check_keys(request.keys)
         found = self._service.match(namespace, request.keys, session.hint, self._token)
+        if self._service.remote is not None and len(found) < len(request.keys):
+            return self._match_far(request, namespace, found, self._service.remote)
         return wire.Matched(request.id, found.tiers, found.seconds)
+
+    async def _match_far(
+        self, request: wire.Match, namespace: Namespace, found: Match, remote: "Remote"
+    ) -> wire.Message:
+        """The prefix goes on over what other nodes have."""
+        begun = found.seconds[-1] if found.seconds else 0.0
+        more = await remote.locate(namespace, request.keys[len(found) :], begun)
+        return wire.Matched(request.id, found.tiers + more.tiers, found.seconds + more.seconds)
 
     def acquire(self, request: wire.Acquire) -> wire.Message | Later:
         session = self._session
@@ -154,7 +168,9 @@ class _Pending:
         )
         hits = [i for i, extent in enumerate(held) if extent is not None]
         missing = [i for i, extent in enumerate(held) if extent is None]
-        coming = [i for i in missing if request.wait or request.keys[i] in index] if request.deadline_ms > 0 else []
+        remote = self._service.remote
+        all_may = request.wait or (remote is not None and remote.may_have(self._namespace))
+        coming = [i for i in missing if all_may or request.keys[i] in index] if request.deadline_ms > 0 else []
         missed = missing if not coming else sorted(set(missing).difference(coming))
         self._service.counters["acquire_hit_blocks"] += len(hits)
         extents = [extent for extent in held if extent is not None]

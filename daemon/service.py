@@ -9,9 +9,9 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mooncask.client.wire import CommitState
 from mooncask.daemon.arrivals import Arrivals, Key
@@ -28,6 +28,9 @@ from mooncask.tiers.block import NO_HINT, Extent, Hint, TierName, WriteMode
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Commit, Condition, Match, PutRequest, Reservation
 from mooncask.tiers.store import Store
+
+if TYPE_CHECKING:
+    from mooncask.daemon.peers.remote import Remote
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,10 @@ class Service:
         self.loads: set[asyncio.Task[Any]] = set()
         """Loads under way, also those that nobody waits for any more: what they bring is dropped."""
         self._expiry: asyncio.TimerHandle | None = None
+        self.remote: Remote | None = None
+        """The other nodes, where there are any."""
+        self.on_published: Callable[[Namespace, bytes], None] | None = None
+        """Called in the step in which a block becomes readable: it must only take note."""
         self.objects = Objects(self)
         self.objects.start()
 
@@ -125,6 +132,11 @@ class Service:
         await self.objects.drop_parts(namespace)
         for which in ("requested", "hit"):
             self.tokens.pop((namespace.spec.name, which), None)
+
+    async def bring(self, namespace: Namespace, key: bytes, deadline: float) -> None:
+        """From another node, if it is not here and one has it."""
+        if self.remote is not None and not self.store.has(namespace, key):
+            await self.remote.bring(namespace, key, deadline)
 
     # --- writing ---
 
@@ -183,6 +195,8 @@ class Service:
             return outcome
         # The store published before it answered; a waiter that came in between holds the block itself (`waiter.py`).
         self._uncount(writing)
+        if outcome and self.on_published is not None:
+            self.on_published(writing.reservation.namespace, writing.reservation.request.key)
         if outcome and self.what_ifs is not None:
             reservation = writing.reservation
             self.what_ifs.put(reservation.namespace, reservation.request.key, reservation.request.size)

@@ -23,6 +23,8 @@ class TierName(IntEnum):
     HBM = 1
     DRAM = 2
     NVME = 3
+    PEER = 4
+    """At another node: no tier of this one's store."""
 
 
 class WriteMode(StrEnum):

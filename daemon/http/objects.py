@@ -5,6 +5,7 @@ How attributes are spelt: `object_headers.py`. What decides between 200, 304 and
 """
 
 import contextlib
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,8 @@ from mooncask.tiers.namespace import Namespace
 FULL_OBJECT = "FULL_OBJECT"
 COPIED_BYTES_MAX = 64 << 10
 """So little is copied and sent with its head in one call: a lease for the time of sending costs more."""
+PULL_SECONDS = 10.0
+"""What a GET waits for a KV block that another node has."""
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -75,6 +78,7 @@ class Objects:
     async def get(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         key = block_key(namespace, raw_key)
         self._service.note_get(namespace, key)
+        await self._service.bring(namespace, key, time.monotonic() + PULL_SECONDS)
         with await self._objects.open(namespace, key) as reader:
             answer = self._answer(request, namespace, reader.info, reader.manifest)
             span = answer.span

@@ -37,10 +37,12 @@ class Loaded(msgspec.Struct, frozen=True):
     hbm: int = 0
     dram: int = 0
     nvme: int = 0
+    peer: int = 0
+    """From another node."""
 
     @property
     def total(self) -> int:
-        return self.hbm + self.dram + self.nvme
+        return self.hbm + self.dram + self.nvme + self.peer
 
 
 class Decision(msgspec.Struct, frozen=True):

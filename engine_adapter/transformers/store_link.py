@@ -45,7 +45,7 @@ class LoadOutcome:
 
     def tokens(self, layout: KvLayout) -> Loaded:
         by_tier = {tier: size // layout.token_bytes for tier, size in self.bytes_by_tier.items()}
-        return Loaded(by_tier.get(Tier.HBM, 0), by_tier.get(Tier.DRAM, 0), by_tier.get(Tier.NVME, 0))
+        return Loaded(*(by_tier.get(tier, 0) for tier in (Tier.HBM, Tier.DRAM, Tier.NVME, Tier.PEER)))
 
 
 class StoreLink:
