@@ -4,8 +4,8 @@ A request is the look-up of a chain by a client (a process):
 
 - A match begins a request, unless the same client has matched the same chain within `MERGE_SECONDS`, has not acquired
   anything of it since, and finds no more than then: a scheduler that asks again about what still waits.
-- An acquire belongs to the oldest open request of its client whose chain has these keys next, at most `MERGE_SECONDS` after
-  the request's latest look-up. Without one it begins a request: a client that never matches.
+- An acquire belongs to the latest open request of its client whose chain has these keys next, at most `MERGE_SECONDS` after
+  the request's last look-up. Without one it begins a request: a client that never matches.
 - A hand-over is none: another client asks within `HANDOVER_SECONDS` for the very chain that one has just asked for, and finds
   more, or waits for it. It is the decode worker that takes over what the prefill worker has put. Nor are the other shards' parts
   of a chain that was just asked for in one shard.
@@ -65,6 +65,12 @@ class _Chain(NamedTuple):
     last_key: bytes
 
 
+class _Asked(NamedTuple):
+    client: bytes
+    namespace: int
+    last_key: bytes
+
+
 class _Recent(NamedTuple):
     namespace: int
     client: bytes
@@ -79,6 +85,8 @@ class Prompts:
     def __init__(self) -> None:
         self._open: deque[Prompt] = deque()
         self._of_client: dict[bytes, deque[Prompt]] = {}
+        self._by_chain: dict[_Asked, Prompt] = {}
+        """The latest open request of a client for a chain."""
         self._recent: OrderedDict[_Chain, _Recent] = OrderedDict()
 
     def __len__(self) -> int:
@@ -107,10 +115,11 @@ class Prompts:
         return [self._end_oldest() for _ in range(len(self._open))]
 
     def _continued(self, lookup: Lookup) -> Prompt | None:
-        goes_on = _asks_again if lookup.kind is LookupKind.MATCH else _takes
-        for prompt in self._of_client.get(lookup.client, ()):
-            same_place = prompt.namespace == lookup.namespace.id
-            if same_place and lookup.seconds - prompt.latest <= MERGE_SECONDS and goes_on(prompt, lookup):
+        if lookup.kind is LookupKind.MATCH:
+            prompt = self._by_chain.get(_Asked(lookup.client, lookup.namespace.id, lookup.keys[-1]))
+            return prompt if prompt and _in_time(prompt, lookup) and _asks_again(prompt, lookup) else None
+        for prompt in reversed(self._of_client.get(lookup.client, ())):
+            if prompt.namespace == lookup.namespace.id and _in_time(prompt, lookup) and _takes(prompt, lookup):
                 return prompt
         return None
 
@@ -123,6 +132,7 @@ class Prompts:
         if lookup.kind is LookupKind.ACQUIRE:
             prompt.taken = len(lookup.keys)
         self._open.append(prompt)
+        self._by_chain[_Asked(lookup.client, namespace.id, lookup.keys[-1])] = prompt
         self._of_client.setdefault(lookup.client, deque(maxlen=OF_CLIENT_MAX)).append(prompt)
         chain = _Chain(model, lookup.keys[-1])
         self._recent[chain] = _Recent(namespace.id, lookup.client, lookup.hits, seconds, len(lookup.keys))
@@ -140,6 +150,9 @@ class Prompts:
 
     def _end_oldest(self) -> Prompt:
         prompt = self._open.popleft()
+        asked = _Asked(prompt.client, prompt.namespace, prompt.keys[-1])
+        if self._by_chain.get(asked) is prompt:
+            del self._by_chain[asked]
         same_client = self._of_client.get(prompt.client)
         if same_client and same_client[0] is prompt:
             same_client.popleft()
@@ -153,8 +166,12 @@ def _model(namespace: Namespace) -> bytes:
     return (spec.fingerprint or spec.name.encode()) + spec.tenant.encode()
 
 
+def _in_time(prompt: Prompt, lookup: Lookup) -> bool:
+    return lookup.seconds - prompt.latest <= MERGE_SECONDS
+
+
 def _asks_again(prompt: Prompt, lookup: Lookup) -> bool:
-    return not prompt.taken and lookup.hits <= prompt.found and list(lookup.keys) == list(prompt.keys)
+    return not prompt.taken and lookup.hits <= prompt.found and len(lookup.keys) == len(prompt.keys)
 
 
 def _takes(prompt: Prompt, lookup: Lookup) -> bool:
