@@ -100,9 +100,12 @@ class Objects:
         """One version of the object, to be closed. All of its parts are here. Raises NoSuchBlock and Busy."""
         deadline = time.monotonic() + REQUEST_SECONDS
         for _ in range(LOADS_MAX):
-            loaded = await self.store.fetch(namespace, key, deadline)
-            # Looked up together, so that extent and attributes are of one version.
+            loaded = None
             (extent,) = self.store.hold(namespace, [key])
+            if extent is None:
+                loaded = await self.store.fetch(namespace, key, deadline)
+                (extent,) = self.store.hold(namespace, [key])
+            # Looked up together with the extent, so that bytes and attributes are of one version.
             info = self.info(namespace, key)
             if loaded is not None:
                 self.store.drop(loaded)
