@@ -23,6 +23,8 @@ _WITH_ATTRIBUTES = 1
 _FILL_ATTRIBUTES = 2
 """FUSE_FILL_DIR_PLUS in what it is answered."""
 THREADS_MAX = 16
+THREADS_LIMITED_SINCE = 12
+"""libfuse 3.12 and later take a limit; those before make a thread whenever all are busy."""
 
 
 class Mount(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy has no types
@@ -31,6 +33,9 @@ class Mount(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy has no types
     operations: MountedStore
 
     def __init__(self, operations: MountedStore, options: MountOptions) -> None:
+        threads = {"max_idle_threads": THREADS_MAX}
+        if mfusepy.fuse_version_minor >= THREADS_LIMITED_SINCE:
+            threads["max_threads"] = THREADS_MAX
         super().__init__(
             operations,
             options.mountpoint,
@@ -41,8 +46,7 @@ class Mount(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy has no types
             default_permissions=True,
             allow_other=options.allow_other,
             ro=options.read_only,
-            max_threads=THREADS_MAX,
-            max_idle_threads=THREADS_MAX,
+            **threads,
         )
 
     def _wrapper(self, func: Any, *args: Any, **kwargs: Any) -> int:

@@ -37,8 +37,7 @@ class Publisher:
         if draft.spool.size > self._link.client.welcome.block_bytes_max:
             self._put_long(draft)
         else:
-            with draft.spool.payload() as payload:
-                self._link.client.put(draft.namespace.handle, [draft.key], [payload], durable=durable)
+            self._link.client.put(draft.namespace.handle, [draft.key], [draft.spool.payload()], durable=durable)
         draft.changed = draft.written = False
         return True
 
@@ -64,8 +63,13 @@ class Publisher:
     def _put_long(self, draft: Draft) -> None:
         if draft.namespace.is_kv:
             raise BlockTooLarge(draft.spool.size, self._link.client.welcome.block_bytes_max)
-        with self._link.http() as http, draft.spool.payload() as payload:
-            http.put(draft.namespace.name, http_key(draft.key), payload, deadline_seconds=_seconds(len(payload)))
+        with self._link.http() as http:
+            http.put(
+                draft.namespace.name,
+                http_key(draft.key),
+                draft.spool.payload(),
+                deadline_seconds=_seconds(draft.spool.size),
+            )
 
     def copy(self, namespace: Namespace, source: bytes, target: bytes) -> None:
         """Stores an object's bytes under another key too. Raises NoSuchBlock."""

@@ -8,8 +8,6 @@ import mmap
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from mooncask.fuse_mount.failures import failure
 
@@ -92,15 +90,12 @@ class Spool:
         self.size = size
         self._written = [(start, min(stop, size)) for start, stop in self._written if start < size]
 
-    @contextmanager
-    def payload(self) -> Iterator[memoryview]:
-        """All bytes as one buffer, which must not be kept."""
+    def payload(self) -> memoryview:
+        """All bytes as one buffer, to be used before anything else is written. It is not taken back: an error that kept it
+        alive must not hide behind one that says so."""
         if self._descriptor < 0:
-            with memoryview(self._memory) as view:
-                yield view
-            return
-        with mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-            yield view
+            return memoryview(bytes(self._memory))
+        return memoryview(mmap.mmap(self._descriptor, self.size, prot=mmap.PROT_READ))
 
     def close(self) -> None:
         self._drop_memory()
