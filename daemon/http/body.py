@@ -170,11 +170,21 @@ def open_body(request: web.Request, caller: Caller) -> IncomingBody:
     return IncomingBody(plan, _received(request), chunk_signing_of(request))
 
 
-async def read_document(request: web.Request, caller: Caller, bytes_max: int) -> bytes:
-    """A whole body of at most `bytes_max` bytes, checked: the XML that some operations take. Raises Refused."""
+async def read_document(
+    request: web.Request, caller: Caller, bytes_max: int, *, checksums_of_object: bool = False
+) -> bytes:
+    """A whole body of at most `bytes_max` bytes, checked: the XML that some operations take. Raises Refused.
+
+    `checksums_of_object`: x-amz-checksum-* headers say something of the object that the document is about, not of the document.
+    """
     if request.content_length is None and not request.can_read_body:
         return b""
-    body = open_body(request, caller)
+    if checksums_of_object:
+        own = {name: value for name, value in _headers(request).items() if not name.lower().startswith(CHECKSUM)}
+        plan = body_plan(CIMultiDict(own), request.content_length)
+        body = IncomingBody(plan, _received(request), chunk_signing_of(request))
+    else:
+        body = open_body(request, caller)
     if body.size > bytes_max:
         raise Refused(
             400, "MaxMessageLengthExceeded", f"a body of {body.size} bytes; at most {bytes_max} are read here"

@@ -85,7 +85,7 @@ class UploadOperations:
     async def complete(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         """Raises NoSuchUpload, InvalidPart, InvalidPartOrder, PartTooSmall, PreconditionFailed, MalformedXml."""
         key, name = writable_key(namespace, raw_key), request.query["uploadId"]
-        text = await read_document(request, caller_of(request), DOCUMENT_BYTES_MAX)
+        text = await read_document(request, caller_of(request), DOCUMENT_BYTES_MAX, checksums_of_object=True)
         algorithm = self._uploads.algorithm_of(name)
         wanted = await asyncio.to_thread(parse_completion, text, algorithm)
         info = await self._uploads.complete(
