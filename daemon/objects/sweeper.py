@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 SWEEP_SECONDS = 300.0
 AGAIN_SECONDS = 1.0
 """For what still could not go: a reader has it, or the disk has an older version that names it."""
-LOOKS_A_TURN = 1000
+LOOKS_A_TURN = 250
+"""Blocks: less than a millisecond."""
 DELETES_A_TURN = 128
 
 
