@@ -270,9 +270,47 @@ class WhatIf(Answer, frozen=True):
 
 
 class PeerView(Answer, frozen=True):
+    """Another node. `state`: linked, known (by the directory, not used yet), failing (`problem` says why) or gone."""
+
     name: str
     state: str
     address: str
+    incarnation: str = ""
+    """16 bytes in hex: its name's digest and when it was started."""
+    transport: str = ""
+    blocks_pulled: int = 0
+    bytes_pulled: int = 0
+    """Of blocks that came from there, were right, and are stored."""
+    bytes_received: int = 0
+    rate_bytes: float = 0.0
+    """Bytes a second while something was being received; 0 = nothing yet."""
+    failures: int = 0
+    not_there: int = 0
+    """Blocks that it was said to have, and had not."""
+    wrong: int = 0
+    """Blocks whose bytes were unlike their checksum: never served."""
+    leases: int = 0
+    round_trip_seconds: float = 0.0
+    seen_seconds: float = -1.0
+    """Since the directory heard of it; -1 = it does not know."""
+    problem: str = ""
+
+
+class Peers(Answer, frozen=True):
+    """GET /-/v1/peers: this node among others. A node that is alone answers with an empty `address`."""
+
+    node: str
+    incarnation: str = ""
+    address: str = ""
+    directory: str = ""
+    """static or valkey; empty for a node that is alone."""
+    directory_state: str = ""
+    """ok, or "down since 12:04:11: why"."""
+    pulls: int = 0
+    """Blocks that are on their way here now."""
+    blocks_pulled: int = 0
+    bytes_pulled: int = 0
+    peers: list[PeerView] = []
 
 
 class Overview(Answer, frozen=True):

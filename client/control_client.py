@@ -125,6 +125,9 @@ class ControlClient:
         """The newest departures and misses."""
         return self._get(control.Events, "/-/v1/events", {"limit": str(limit)}, deadline_seconds)
 
+    def peers(self, deadline_seconds: float | None = None) -> control.Peers:
+        return self._get(control.Peers, "/-/v1/peers", {}, deadline_seconds)
+
     def overview(self, deadline_seconds: float | None = None) -> control.Overview:
         return self._get(control.Overview, "/-/v1/overview", {}, deadline_seconds)
 

@@ -57,6 +57,7 @@ async def run(config: Config, load: Callable[[], Config], file: str = "") -> Non
         stack.push_async_callback(_close_store, service)
         stack.push_async_callback(service.close)
         await _start_recorder(service, stack)
+        await _join_cluster(service, stack)
         local = LocalSocket(service, socket_file)
         local.plane.insight.config_file = file
         stack.push_async_callback(local.close)
@@ -73,6 +74,15 @@ async def run(config: Config, load: Callable[[], Config], file: str = "") -> Non
         service.ready = False
         notifier.stopping(service.config.shutdown.flush_seconds + STOP_SECONDS)
         log.info("stopping")
+
+
+async def _join_cluster(service: Service, stack: AsyncExitStack) -> None:
+    """Raises ConfigError and AddressInUse."""
+    if service.config.cluster.listen:
+        from mooncask.daemon.peers.cluster import Cluster
+
+        cluster = await Cluster.open(service, service.config)
+        stack.push_async_callback(cluster.close)
 
 
 async def _start_recorder(service: Service, stack: AsyncExitStack) -> None:

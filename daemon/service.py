@@ -30,6 +30,7 @@ from mooncask.tiers.requests import Commit, Condition, Match, PutRequest, Reserv
 from mooncask.tiers.store import Store
 
 if TYPE_CHECKING:
+    from mooncask.daemon.peers.cluster import Cluster
     from mooncask.daemon.peers.remote import Remote
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,8 @@ class Service:
         """Loads under way, also those that nobody waits for any more: what they bring is dropped."""
         self._expiry: asyncio.TimerHandle | None = None
         self.remote: Remote | None = None
-        """The other nodes, where there are any."""
+        """Blocks that other nodes have, where there are any."""
+        self.cluster: Cluster | None = None
         self.on_published: Callable[[Namespace, bytes], None] | None = None
         """Called in the step in which a block becomes readable: it must only take note."""
         self.objects = Objects(self)

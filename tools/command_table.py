@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "stat": Entry("mooncask.tools.listing:stat", "Show the daemon with its tiers and counters, or one block.", LOOKING),
     "tree": Entry("mooncask.tools.tree:tree", "Show the prefix tree of a KV namespace.", LOOKING),
     "top": Entry("mooncask.tools.top:top", "Watch the daemon: tiers, flows, hottest chains, clients.", LOOKING),
+    "peers": Entry("mooncask.tools.peers:peers", "Show the other nodes, and what came from each.", LOOKING),
     "why": Entry("mooncask.tools.why:why", "Explain a miss: which block of a prompt is not here, and why.", LOOKING),
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),

@@ -56,9 +56,9 @@ class StaticDirectory:
         return self._nodes.get(incarnation)
 
     async def nodes(self, deadline: float) -> list[NodeRecord]:
-        for address in self._addresses:
-            if not self._suspects.avoids(address, time.monotonic()):
-                await self._reach(address, deadline)
+        now = time.monotonic()
+        asked = [address for address in self._addresses if not self._suspects.avoids(address, now)]
+        await asyncio.gather(*(self._reach(address, deadline) for address in asked))
         return list(self._nodes.values())
 
     def announce(self, ns_id: bytes, keys: Sequence[bytes]) -> None:

@@ -14,7 +14,7 @@ Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
 
 class DaemonPages:
-    """/-/v1/overview, /-/v1/events, /-/v1/config."""
+    """/-/v1/overview, /-/v1/events, /-/v1/config, /-/v1/peers."""
 
     def __init__(self, plane: LocalPlane) -> None:
         self._plane = plane
@@ -25,6 +25,7 @@ class DaemonPages:
             ("GET", "overview"): self._overview,
             ("GET", "events"): self._events,
             ("GET", "config"): self._config,
+            ("GET", "peers"): self._peers,
         }
 
     async def _overview(self, asked: PageRequest) -> control.Answer:
@@ -35,3 +36,11 @@ class DaemonPages:
 
     async def _config(self, asked: PageRequest) -> control.Answer:
         return config_page(self._plane.service.config, asked.caller.tenant, self._insight.config_file)
+
+    async def _peers(self, asked: PageRequest) -> control.Answer:
+        service = self._plane.service
+        return (
+            await service.cluster.page()
+            if service.cluster is not None
+            else control.Peers(node=service.config.node.name)
+        )

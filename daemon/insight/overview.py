@@ -63,6 +63,7 @@ async def overview(sources: Sources, tenant: str) -> control.Overview:
         hot_chains=await sources.hot_chains.hottest(mine, HOT_CHAINS),
         clients=await _clients(sources, tenant),
         what_if=sources.what_if(),
+        peers=(await service.cluster.page()).peers if service.cluster is not None else [],
         counters=dict(service.store.counters + service.counters + sources.local_counters),
         hit_rate=_hit_rate(sources, mine, now),
         requests_rate=sources.requests_rate(now),

@@ -1,0 +1,62 @@
+"""`mooncask peers`: this node among others, as its daemon sees them."""
+
+import msgspec
+import typer
+
+from mooncask.client.control import Peers, PeerView
+from mooncask.client.control_client import ControlClient
+from mooncask.tools.connection import Json, Socket, socket_of
+from mooncask.tools.keys import format_size
+from mooncask.tools.output import Column, counted, print_json, print_table, printable
+
+_COLUMNS = [
+    Column("peer"),
+    Column("state"),
+    Column("address"),
+    Column("transport"),
+    Column("blocks", right=True),
+    Column("pulled", right=True),
+    Column("a second", right=True),
+    Column("failures", right=True),
+    Column("wrong", right=True),
+    Column("seen", right=True),
+]
+
+
+def peers(socket: Socket = None, as_json: Json = False) -> None:
+    """Show the other nodes: whether they answer, what came from each and how fast, and what went wrong."""
+    with ControlClient(socket_of(socket)) as control:
+        found = control.peers()
+    if as_json:
+        print_json(msgspec.to_builtins(found))
+    else:
+        _print(found)
+
+
+def _print(found: Peers) -> None:
+    if not found.address:
+        typer.echo(f"{printable(found.node)} is alone: cluster.listen is empty")
+        return
+    pulled = f"{counted(found.blocks_pulled, 'block')} pulled ({format_size(found.bytes_pulled)})"
+    typer.echo(
+        f"{printable(found.node)} at {found.address}, {found.directory} directory {found.directory_state}; {pulled}"
+    )
+    print_table(_COLUMNS, [_row(peer) for peer in found.peers])
+    for peer in found.peers:
+        if peer.problem:
+            typer.echo(f"{printable(peer.name)}: {printable(peer.problem)}")
+
+
+def _row(peer: PeerView) -> list[str]:
+    return [
+        printable(peer.name),
+        peer.state,
+        printable(peer.address),
+        peer.transport or "-",
+        f"{peer.blocks_pulled:,}",
+        format_size(peer.bytes_pulled),
+        format_size(int(peer.rate_bytes)) if peer.rate_bytes else "-",
+        f"{peer.failures:,}",
+        f"{peer.wrong:,}",
+        f"{peer.seen_seconds:.0f} s" if peer.seen_seconds >= 0 else "-",
+    ]
