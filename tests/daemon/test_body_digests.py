@@ -9,8 +9,11 @@ import pytest
 from awscrt import checksums
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
+from mooncask.daemon.http.body_promises import promised_trailers, promises_of
 from mooncask.daemon.http.ordered_work import BATCH_BYTES, QUEUED_BYTES_MAX, OrderedWork
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import DIGESTS, RunningDigests, missing_digests
 
 
@@ -59,6 +62,18 @@ def test_published_check_values_of_the_crcs() -> None:
 
 async def test_no_digest_is_missing_where_the_extra_is_installed() -> None:
     assert missing_digests() == frozenset()
+
+
+def test_a_checksum_that_this_installation_cannot_compute_is_refused_by_name() -> None:
+    missing = frozenset({"crc32c", "crc64nvme"})
+    for ask in (
+        lambda: promises_of(CIMultiDict({"x-amz-checksum-crc32c": "AAAAAA=="}), missing),
+        lambda: promised_trailers(CIMultiDict({"x-amz-trailer": "x-amz-checksum-crc64nvme"}), missing),
+    ):
+        with pytest.raises(Refused, match=r"x-amz-checksum-crc.*mooncask\[s3\]") as caught:
+            ask()
+        assert (caught.value.status, caught.value.code) == (501, "NotImplemented")
+    assert promises_of(CIMultiDict({"x-amz-checksum-crc32": "AAAAAA=="}), missing)
 
 
 class Held:
