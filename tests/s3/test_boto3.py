@@ -18,6 +18,8 @@ from mooncask.client.local import LocalClient
 from mooncask.client.wire import NamespaceKind
 
 MIB = 1 << 20
+SETTINGS = {"nvme.path": ""}
+"""What becomes durable is other tests' business; these are many."""
 
 
 def code(caught: pytest.ExceptionInfo[ClientError]) -> tuple[int, str]:
