@@ -27,7 +27,8 @@ def parse_copy_source(header: str) -> CopySource:
     path, _, version = header.partition("?")
     if version not in ("", "versionId=null"):
         raise BadParameter(COPY_SOURCE, header, "there are no versions")
-    bucket, _, key = unquote_to_bytes(path).removeprefix(b"/").partition(b"/")
+    raw = path.encode("utf-8", "surrogateescape")  # some clients send UTF-8 as it is
+    bucket, _, key = unquote_to_bytes(raw).removeprefix(b"/").partition(b"/")
     if not bucket or not key:
         raise BadParameter(COPY_SOURCE, header, "bucket/key, percent-encoded")
     return CopySource(bucket.decode("utf-8", "replace"), key)

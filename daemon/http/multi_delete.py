@@ -56,6 +56,8 @@ def parse_delete_request(document: bytes) -> DeleteRequest:
         raise MalformedXml(f"{len(objects)} keys; 1 to {KEYS_MAX} can be deleted at a time")
     keys, failures = list[str](), list[KeyFailure]()
     for element in objects:
+        if sum(1 for _ in element.all("Key")) != 1:
+            raise MalformedXml("an Object has one Key")
         key = element.value("Key")
         failure = _failure(element, key)
         if failure is None:

@@ -156,6 +156,69 @@ async def test_who_asks_for_the_connections_end_gets_it() -> None:
         assert await connection.ended()
 
 
+# --- nonsense ----------------------------------------------------------------------------------------------------------------
+
+NONSENSE = [
+    *(
+        b"GET /photos?" + query
+        for query in (
+            b"list-type=2&prefix=%FF&delimiter=%FE&start-after=%ED%A0%80",
+            b"list-type=2&continuation-token=_____w==",
+            b"list-type=2&continuation-token=%00",
+            b"marker=%FF%FE&encoding-type=url",
+            b"max-keys=99999999999999999999",
+            b"max-keys=%D9%A1",
+            b"list-type=2&list-type=3",
+            b"acl#fragment",
+            b"&&&=",
+        )
+    ),
+    *(
+        b"GET " + target
+        for target in (
+            b"/photos/%",
+            b"/photos/%zz",
+            b"/photos/%00",
+            b"/photos/a#b",
+            b"//",
+            b"///",
+            b"/%2F",
+            b"/-/x",
+            b"*",
+        )
+    ),
+    b"GET http://[::1/photos",
+    b"GET /photos/k?partNumber=0",
+    b"GET /photos/k?response-expires=%FF%0A",
+]
+HEADERS = [
+    b"Host: \xff.s3.example",
+    b"Host: a..s3.example",
+    b"If-Range: \xff\r\nRange: bytes=0-0,1-1",
+    b"If-Match: \xff",
+    b"x-amz-copy-source: \xff\xfe/\xfd",
+    b"x-amz-copy-source: photos/%FF",
+    b"x-amz-meta-a: \xff\xfe",
+    b"Content-Type: \xff",
+    b"x-amz-checksum-crc32: \xff",
+    b"x-amz-object-attributes: \xff",
+]
+
+
+async def test_nonsense_is_the_clients_fault_and_never_the_daemons() -> None:
+    lines = [line + b" HTTP/1.1\r\nHost: x" for line in NONSENSE]
+    lines += [b"GET /photos/k HTTP/1.1\r\n" + header for header in HEADERS]
+    lines += [b"PUT /photos/z HTTP/1.1\r\nContent-Length: 0\r\n" + header for header in HEADERS]
+    async with running_http({"http.domain": "s3.example"}) as http:
+        await http.ask("PUT", "/photos")
+        await http.ask("PUT", "/photos/k", data=b"x")
+        for line in lines:
+            async with by_hand(http) as connection:
+                connection.writer.write(line + b"\r\n\r\n")
+                status = int((await connection.head()).split()[1])
+                assert status < 500 or status == 501, (line, status)
+
+
 # --- limits --------------------------------------------------------------------------------------------------------------
 
 

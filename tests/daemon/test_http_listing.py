@@ -186,6 +186,7 @@ async def test_a_key_that_cannot_be_deleted_as_asked_is_an_error_of_its_own() ->
         b"<Other><Object><Key>a</Key></Object></Other>",
         b"<Delete></Delete>",
         b"<Delete><Object></Object></Delete>",
+        b"<Delete><Object><Key>a</Key><Key>b</Key></Object></Delete>",
         delete_document(["k"] * 1001),
         b'<!DOCTYPE d [<!ENTITY a "aaaa">]><Delete><Object><Key>&a;</Key></Object></Delete>',
         b"<Delete>" + b"<a>" * 100 + b"</a>" * 100 + b"</Delete>",
