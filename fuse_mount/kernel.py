@@ -33,7 +33,7 @@ class Mount(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy has no types
     operations: MountedStore
 
     def __init__(self, operations: MountedStore, options: MountOptions) -> None:
-        threads = {"max_idle_threads": THREADS_MAX}
+        threads: dict[str, Any] = {"max_idle_threads": THREADS_MAX}
         if mfusepy.fuse_version_minor >= THREADS_LIMITED_SINCE:
             threads["max_threads"] = THREADS_MAX
         super().__init__(
