@@ -86,7 +86,7 @@ class NaiveS3FIFO:
         sides = [self._evict_small, self._evict_main]
         if len(self.small) < 0.1 * self.capacity:
             sides.reverse()
-        for side in sides:
+        for side in [*sides, *sides]:  # what `small` has just moved up may be the only one that can leave
             victim = side(allowed)
             if victim is not None:
                 return victim
