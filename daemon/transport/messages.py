@@ -72,6 +72,8 @@ class Leased(Message, frozen=True, tag=16):
     depths: list[int]
     tokens: list[int]
     attributes: list[bytes]
+    offsets: list[int]
+    """In the holder's arena: what RDMA reads by."""
 
 
 class Answer(Message, frozen=True, tag=17):
@@ -148,6 +150,7 @@ def parse_reply(body: bytes) -> Reply:
             reply.depths,
             reply.tokens,
             reply.attributes,
+            reply.offsets,
         )
         if any(len(column) != count for column in columns):
             raise BadRequest("a batch with columns of different lengths")

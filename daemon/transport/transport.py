@@ -1,7 +1,7 @@
 """How bytes move between two nodes, as the rest of the daemon sees it: links to peers, and what this node serves to them.
 
 Everything here belongs to the event loop's thread. Who has which block is the directory's knowledge; what to do with both
-is the business of `daemon/peers/`. Implementations: `tcp/`. The messages between peers: `messages.py` and docs/PEERS.md.
+is the business of `daemon/peers/`. Implementations: `tcp/`, and `rdma/` over it. The messages between peers: `messages.py` and docs/PEERS.md.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -31,7 +31,7 @@ class PeerInfo:
     incarnation: bytes
     address: str
     transport: str
-    """"tcp" or "tcp+tls"."""
+    """"tcp", "tcp+tls" or "rdma"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class RemoteBlock:
     depth: int = 0
     tokens: int = 0
     attributes: bytes = b""
+    offset: int = 0
+    """Where it is in the peer's arena; only RDMA looks at it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class TcpLink:
         self._round_trip_seconds = 0.0
         self.problem = ""
         """Why the link ended."""
+        self.ended = asyncio.Event()
         self._tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._keep_alive())]
 
     @property
@@ -222,6 +223,7 @@ class TcpLink:
         if self.problem:
             return
         self.problem = why or "the link has ended"
+        self.ended.set()
         self._leases.clear()
         self._channel.abort()
         for waiting in self._pending.values():
@@ -249,6 +251,7 @@ def remote_blocks(reply: Leased) -> list[RemoteBlock | None]:
         reply.depths,
         reply.tokens,
         reply.attributes,
+        reply.offsets,
         strict=True,
     )
     return [RemoteBlock(*column) if column[0] else None for column in columns]

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -30,6 +30,10 @@ class Numbers(Protocol):
     def take(self, count: int) -> Sequence[int]: ...
 
 
+LinkHandler = Callable[["ServedLink", bytes], Awaitable[bytes]]
+"""As `transport.Handler`, for what belongs to one link and not only to its peer."""
+
+
 class ServedLink:
     """One peer's link. `run` serves it until it ends, and ends what it holds."""
 
@@ -39,6 +43,7 @@ class ServedLink:
         channel: Channel,
         provider: BlockProvider,
         handlers: Mapping[str, Handler],
+        link_handlers: "Mapping[str, LinkHandler]",
         numbers: Numbers,
         settings: ServeSettings,
     ) -> None:
@@ -46,6 +51,7 @@ class ServedLink:
         self._channel = channel
         self._provider = provider
         self._handlers = handlers
+        self._link_handlers = link_handlers
         self._numbers = numbers
         self._settings = settings
         self._loop = asyncio.get_running_loop()
@@ -57,6 +63,8 @@ class ServedLink:
         self.bytes_sent = 0
         self.problem = ""
         self._farewell: asyncio.TimerHandle | None = None
+        self._revoke: Callable[[], Awaitable[None]] | None = None
+        self._revocation: asyncio.Task[None] | None = None
 
     # --- threads that send ---
 
@@ -94,6 +102,8 @@ class ServedLink:
         finally:
             self.end("this node stops")
             await self._requests_over()
+            if self._revocation is not None:
+                await self._revocation
             await self._channel.closed()
             if self._farewell is not None:
                 self._farewell.cancel()
@@ -117,7 +127,22 @@ class ServedLink:
             sender.interrupt()
         for task in self._requests.values():
             task.cancel()
-        self.leases.end()
+        if self._revoke is None:
+            self.leases.end()
+        else:
+            self._revocation = self._loop.create_task(self._revoked(self._revoke))
+
+    def revoke_with(self, revoke: Callable[[], Awaitable[None]]) -> None:
+        """The peer reads leased memory without asking: at the link's end `revoke` stops that before the leases end. Raises PeerUnavailable."""
+        if self._over:
+            raise PeerUnavailable(self.peer.name, "its link has ended")
+        self._revoke = revoke
+
+    async def _revoked(self, revoke: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await revoke()
+        finally:
+            self.leases.end()
 
     def abort(self) -> None:
         """As `end`, for a peer that does not take what it is sent."""
@@ -205,13 +230,17 @@ class ServedLink:
         return leased(request, held, numbers)
 
     async def _ask(self, request: Ask) -> Answer:
-        handler = self._handlers.get(request.kind)
-        if handler is None:
+        handler, of_link = self._handlers.get(request.kind), self._link_handlers.get(request.kind)
+        if handler is not None:
+            answer = handler(self.peer, request.payload)
+        elif of_link is not None:
+            answer = of_link(self, request.payload)
+        else:
             raise BadRequest(f'nobody here answers "{request.kind[:64]}"')
         seconds = request.deadline_ms / 1000
         try:
             async with asyncio.timeout(seconds):
-                payload = await handler(self.peer, request.payload)
+                payload = await answer
         except TimeoutError:
             raise DeadlineExceeded(f"{request.kind} at peer", seconds) from None
         if len(payload) > messages.ASK_BYTES_MAX:
@@ -231,4 +260,5 @@ def leased(request: Lease, held: Sequence[HeldBlock | None], numbers: Sequence[i
         [0 if block is None else block.depth for block in held],
         [0 if block is None else block.tokens for block in held],
         [b"" if block is None else block.attributes for block in held],
+        [0 if block is None else block.extent.offset for block in held],
     )

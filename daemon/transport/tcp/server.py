@@ -14,7 +14,7 @@ from mooncask.daemon.transport.tcp.channel import Channel
 from mooncask.daemon.transport.tcp.dial import STREAM_BYTES
 from mooncask.daemon.transport.tcp.handshake import Credentials, ServerSide, admit, receive_exactly
 from mooncask.daemon.transport.tcp.sender import Sender, check_data
-from mooncask.daemon.transport.tcp.served_link import ServedLink
+from mooncask.daemon.transport.tcp.served_link import LinkHandler, ServedLink
 from mooncask.daemon.transport.tcp.settings import ServeSettings
 from mooncask.daemon.transport.transport import BlockProvider, Handler, PeerInfo
 from mooncask.errors import AccessDenied, AddressInUse, Busy, ConfigError, MooncaskError, PeerUnavailable
@@ -63,6 +63,7 @@ class TcpServer:
         self._provider = provider
         self._settings = settings
         self._handlers: dict[str, Handler] = {}
+        self._link_handlers: dict[str, LinkHandler] = {}
         self._numbers = Ids(secrets.randbits(62) + 1)
         self._links: dict[bytes, ServedLink] = {}
         self._guests: set[asyncio.Task[None]] = set()
@@ -82,6 +83,10 @@ class TcpServer:
     def handle(self, kind: str, handler: Handler) -> None:
         assert kind not in self._handlers, f"{kind} has a handler already"
         self._handlers[kind] = handler
+
+    def handle_link(self, kind: str, handler: LinkHandler) -> None:
+        """As `handle`, with the link that asks."""
+        self._link_handlers[kind] = handler
 
     def links(self) -> list[ServedLink]:
         """Those that other nodes have to this one."""
@@ -161,7 +166,9 @@ class TcpServer:
         found = met.introduction
         peer = PeerInfo(found.name, found.incarnation, found.address, self._credentials.transport)
         channel = Channel(reader, writer, found.name)
-        link = ServedLink(peer, channel, self._provider, self._handlers, self._numbers, self._settings)
+        link = ServedLink(
+            peer, channel, self._provider, self._handlers, self._link_handlers, self._numbers, self._settings
+        )
         self._links[token] = link
         return link
 
