@@ -33,7 +33,7 @@ from mooncask.daemon.transport.transport import HeldBlock, Link, NodeIdentity
 from mooncask.tiers.block import Extent, TierName
 
 NS = b"namespace-of-16b"
-SECRET = "what the cluster knows"
+SECRET = "what-the-cluster-knows"
 SECONDS = 20.0
 TRANSPORTS = ("tcp", "tcp+tls")
 """Every implementation, by the name that `PeerInfo.transport` has."""

@@ -37,6 +37,8 @@ class Channel:
     def send(self, message: msgspec.Struct) -> None:
         """Raises BadRequest for a message that is too long, PeerUnavailable when the peer does not read."""
         data = frame(message)
+        if self._writer.is_closing():  # uvloop's transport raises RuntimeError then
+            raise PeerUnavailable(self._peer, "closed the connection")
         if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
             raise PeerUnavailable(self._peer, "does not read what it is sent")
         self._writer.write(data)

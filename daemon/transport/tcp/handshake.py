@@ -157,11 +157,18 @@ async def read_handshake_frame(reader: asyncio.StreamReader) -> bytes:
         raise ConnectionError("closed in the handshake") from error
 
 
+def send_handshake(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Raises ConnectionError after the connection's end, where uvloop's transport raises RuntimeError."""
+    if writer.is_closing():
+        raise ConnectionError("closed in the handshake")
+    writer.write(data)
+
+
 async def greet(side: ClientSide, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Met:
     """The client's half after the preambles."""
-    writer.write(framed(side.introduction()))
+    send_handshake(writer, framed(side.introduction()))
     answer = await read_handshake_frame(reader)
-    writer.write(framed(side.answer_came(answer, certificate_of(writer.get_extra_info("ssl_object")))))
+    send_handshake(writer, framed(side.answer_came(answer, certificate_of(writer.get_extra_info("ssl_object")))))
     return side.proof_came(await read_handshake_frame(reader))
 
 
@@ -169,15 +176,15 @@ async def admit(
     side: ServerSide, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: bytes, refuse: "Judge"
 ) -> Met:
     """The server's half after the preambles; `refuse` raises where a peer that knows the secret is not wanted."""
-    writer.write(framed(side.introduction_came(await read_handshake_frame(reader))))
+    send_handshake(writer, framed(side.introduction_came(await read_handshake_frame(reader))))
     proof = await read_handshake_frame(reader)
     try:
         met, answer = side.proof_came(proof, certificate_of(writer.get_extra_info("ssl_object")), token)
         await refuse(met.introduction)
     except MooncaskError as error:
-        writer.write(refusal(error))
+        send_handshake(writer, refusal(error))
         raise
-    writer.write(framed(answer))
+    send_handshake(writer, framed(answer))
     return met
 
 
