@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import time
 
 import pytest
 from child_processes import until
@@ -239,10 +238,12 @@ async def test_a_question_reaches_the_handler_of_its_kind_with_the_asker(world: 
         await link.ask("have", bytes(ASK_BYTES_MAX + 1), soon())
 
 
-async def test_a_question_whose_asker_leaves_is_cancelled_at_the_peer(world: World) -> None:
-    server, ended = world.serve(), asyncio.Event()
+@pytest.mark.parametrize("how", ["deadline", "cancelled"])
+async def test_a_question_whose_asker_leaves_is_cancelled_at_the_peer(world: World, how: str) -> None:
+    server, begun, ended = world.serve(), asyncio.Event(), asyncio.Event()
 
     async def think(peer: PeerInfo, payload: bytes) -> bytes:
+        begun.set()
         try:
             return await asyncio.get_running_loop().create_future()
         finally:
@@ -250,9 +251,12 @@ async def test_a_question_whose_asker_leaves_is_cancelled_at_the_peer(world: Wor
 
     server.handle("think", think)
     link = await world.link(server)
-    began = time.monotonic()
-    with pytest.raises(DeadlineExceeded):
-        await link.ask("think", b"", began + 0.1)
+    asking = asyncio.create_task(link.ask("think", b"", soon(0.1 if how == "deadline" else 60)))
+    await begun.wait()
+    if how == "cancelled":
+        asking.cancel()
+    with pytest.raises(DeadlineExceeded if how == "deadline" else asyncio.CancelledError):
+        await asking
     await asyncio.wait_for(ended.wait(), 5)
     assert link.alive
 
