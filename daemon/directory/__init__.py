@@ -7,7 +7,6 @@ from mooncask.daemon.config import Config
 from mooncask.daemon.directory.directory import Directory, NodeRecord
 from mooncask.daemon.directory.static import StaticDirectory
 from mooncask.daemon.transport.endpoint import Endpoint
-from mooncask.errors import ConfigError
 
 
 def open_directory(
@@ -22,5 +21,7 @@ def open_directory(
     Raises ConfigError when the package for a server is not installed.
     """
     if config.cluster.directory:
-        raise ConfigError("cluster.directory", "...", "is not served yet; list the nodes in cluster.peers")
+        from mooncask.daemon.directory.valkey_client import open_valkey_directory
+
+        return open_valkey_directory(config.cluster, lambda: record(endpoint), held, counters)
     return StaticDirectory(config.cluster.peers, endpoint.pool)

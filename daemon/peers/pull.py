@@ -11,8 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mooncask.client.wire import CommitState
 from mooncask.daemon.directory.directory import Directory
+from mooncask.daemon.directory.have import HAVE, Has, Have, decoded
 from mooncask.daemon.directory.suspects import Suspects
 from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.plan import choose_holders
@@ -119,9 +122,7 @@ class Pull:
         try:
             missing = [key for key, block in zip(keys, found, strict=True) if block is None]
             if missing:
-                figures.not_there += len(missing)
-                self.ways.service.counters["peer_blocks_not_there"] += len(missing)
-                self.ways.directory.not_there(self.ns_id, missing, link.peer.incarnation)
+                await self._correct(link, missing, deadline, figures)
             right = [
                 block
                 for key, block in zip(keys, found, strict=True)
@@ -131,6 +132,17 @@ class Pull:
                 await self._read(link, batch, deadline, figures)
         finally:
             link.release(leased)
+
+    async def _correct(self, link: Link, keys: list[bytes], deadline: float, figures: PeerFigures) -> None:
+        """The directory learns what the peer has not. A block that only could not be brought up in time is still there: it is
+        asked which it is."""
+        answer = await link.ask(HAVE, msgspec.msgpack.encode(Have(self.ns_id, keys)), deadline)
+        sizes = decoded(answer, Has).sizes
+        absent = [key for key, size in zip(keys, sizes, strict=False) if not size]
+        if absent:
+            figures.not_there += len(absent)
+            self.ways.service.counters["peer_blocks_not_there"] += len(absent)
+            self.ways.directory.not_there(self.ns_id, absent, link.peer.incarnation)
 
     def _is_asked(self, key: bytes, block: RemoteBlock, figures: PeerFigures) -> bool:
         """A peer may say anything: what could not be a block of this namespace is none."""

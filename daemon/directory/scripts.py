@@ -1,0 +1,116 @@
+"""What runs inside the directory's server: Lua, so that a batch is one call and each change one step. No I/O here.
+
+Keys of the server (docs/PEERS.md has the table):
+
+    {<ns, shard>}<digest>     incarnations of 16 bytes one after the other: who has the block; expires
+    {mooncask}:node:<name>    incarnation, then a NodeRecord as msgpack; expires with cluster.ttl
+    {mooncask}:nodes          the names, as a set
+
+What stands in braces decides which server of a Cluster has the key: 64 shards a namespace.
+"""
+
+import base64
+import hashlib
+from dataclasses import dataclass
+
+SHARDS = 64
+HOLDERS_MAX = 16
+"""Nodes that are remembered for one block; the oldest makes room."""
+NODES_KEY = b"{mooncask}:nodes"
+NODE_KEY = b"{mooncask}:node:"
+_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+def shard_of(key: bytes) -> int:
+    """Of a block: keys are digests, so any byte will do."""
+    return key[-1] % SHARDS
+
+
+def namespace_tag(ns_id: bytes) -> bytes:
+    """72 bits of the id, printable: two namespaces that agree in them would cost a miss, not a wrong byte."""
+    return base64.urlsafe_b64encode(ns_id[:9])
+
+
+def location_key(tag: bytes, key: bytes) -> bytes:
+    return b"{" + tag + _LETTERS[shard_of(key) : shard_of(key) + 1] + b"}" + key
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    text: str
+
+    @property
+    def digest(self) -> str:
+        """By which the server knows it."""
+        return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+ANNOUNCE = Script(
+    f"""
+local me, ttl = ARGV[1], ARGV[2]
+local node, epoch = string.sub(me, 1, 8), string.sub(me, 9, 16)
+local function later(one)
+  for i = 1, 8 do
+    local a, b = string.byte(one, 8 + i), string.byte(epoch, i)
+    if a ~= b then return a > b end
+  end
+  return false
+end
+for i = 1, #KEYS do
+  local held, kept = redis.call('GET', KEYS[i]) or '', {{}}
+  for at = 1, #held - 15, 16 do
+    local one = string.sub(held, at, at + 15)
+    if string.sub(one, 1, 8) ~= node or later(one) then kept[#kept + 1] = one end
+  end
+  if #kept >= {HOLDERS_MAX} then table.remove(kept, 1) end
+  kept[#kept + 1] = me
+  redis.call('SET', KEYS[i], table.concat(kept), 'PX', ttl)
+end
+return #KEYS
+"""
+)
+"""KEYS: locations; ARGV: incarnation, milliseconds. Older epochs of the same node go; a later one stays, so that a run that is
+over can't take away what the next one said."""
+
+WITHDRAW = Script(
+    """
+local me, changed = ARGV[1], 0
+for i = 1, #KEYS do
+  local held, kept, found = redis.call('GET', KEYS[i]), {}, false
+  if held then
+    for at = 1, #held - 15, 16 do
+      local one = string.sub(held, at, at + 15)
+      if one == me then found = true else kept[#kept + 1] = one end
+    end
+  end
+  if found then
+    changed = changed + 1
+    if #kept == 0 then redis.call('DEL', KEYS[i]) else redis.call('SET', KEYS[i], table.concat(kept), 'KEEPTTL') end
+  end
+end
+return changed
+"""
+)
+"""KEYS: locations; ARGV: incarnation. Takes out exactly this incarnation."""
+
+SEEN = Script(
+    """
+local before = redis.call('GET', KEYS[1])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+redis.call('SADD', KEYS[2], ARGV[3])
+return before
+"""
+)
+"""KEYS: node, nodes; ARGV: record, milliseconds, name. Answers the record before."""
+
+GONE = Script(
+    """
+local now = redis.call('GET', KEYS[1])
+if now and string.sub(now, 1, 16) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+  redis.call('SREM', KEYS[2], ARGV[2])
+end
+return 1
+"""
+)
+"""KEYS: node, nodes; ARGV: incarnation, name. This run of the node is over; a newer one's record stays."""

@@ -1,0 +1,333 @@
+"""A directory that a Valkey or Redis server keeps, alone or as a Cluster. How it looks inside: `scripts.py`.
+
+Soft state. The server down, slow or empty: look-ups answer nothing at once, news is thrown away, the state says since when; when
+the server is back, or turns out to have forgotten this node, all that this node has is announced anew.
+
+    up --a command fails or is too slow--> down --a heartbeat comes through--> up, and told everything again
+"""
+
+import asyncio
+import dataclasses
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from mooncask.daemon.directory.announcer import Announcements, Batch
+from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord
+from mooncask.daemon.directory.scripts import (
+    ANNOUNCE,
+    GONE,
+    NODE_KEY,
+    NODES_KEY,
+    SEEN,
+    WITHDRAW,
+    Script,
+    location_key,
+    namespace_tag,
+    shard_of,
+)
+from mooncask.errors import PeerUnavailable
+
+log = logging.getLogger(__name__)
+
+LOOKUP_SECONDS_MAX = 0.5
+"""What a look-up may take, however long its caller can wait."""
+PATIENCE_SECONDS = 0.2
+"""A look-up that had less time than this says nothing about the server."""
+HEARTBEAT_SECONDS_MAX = 2.0
+PROBE_SECONDS = 0.5
+"""Between heartbeats while the server is down."""
+COMMAND_SECONDS = 2.0
+COALESCE_SECONDS = 0.005
+"""News waits so long for more."""
+BATCH_KEYS = 4096
+CALL_KEYS = 512
+"""Of one script call: the server does nothing else meanwhile, about a millisecond."""
+REFRESH_SECONDS = 0.5
+"""At least between two readings of the nodes because of a node that is not known."""
+LOCATION_SECONDS = 7200
+"""After which the server forgets a location that nobody repeats."""
+RETELL_SECONDS = 2400
+CLOSE_SECONDS = 0.5
+
+
+class Server(Protocol):
+    """Commands; each raises PeerUnavailable when it fails or is not answered by its deadline."""
+
+    sharded: bool
+    """Whether the keys of one call must be of one shard."""
+
+    async def command(self, *arguments: bytes | str | int, deadline: float) -> Any: ...
+
+    async def run(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes | int], deadline: float
+    ) -> Any: ...
+
+    async def close(self) -> None: ...
+
+
+class ValkeyDirectory:
+    """See `Directory`."""
+
+    kind = "valkey"
+
+    def __init__(
+        self,
+        server: Server,
+        record: Callable[[], NodeRecord],
+        held: Callable[[], Iterator[tuple[bytes, Sequence[bytes]]]],
+        counters: Counter[str],
+        ttl_seconds: float,
+    ) -> None:
+        self._server = server
+        self._record = record
+        self._held = held
+        self._counters = counters
+        self._ttl_seconds = ttl_seconds
+        self._me = record().incarnation
+        self._news = Announcements()
+        self._has_news = asyncio.Event()
+        self._room = asyncio.Event()
+        """Set when news was sent or thrown away: what is told anew comes no faster than that."""
+        self._nodes: dict[bytes, NodeRecord] = {}
+        self._read_seconds = 0.0
+        """When the nodes were read last."""
+        self._down_since = time.time()
+        """Wall clock; 0 = it answers."""
+        self._why = "not reached yet"
+        self._known = False
+        """Whether the server has heard of this run since it was reached."""
+        self._retell = asyncio.Event()
+        loops = (self._beat, self._send, self._tell_all)
+        self._tasks = [asyncio.create_task(self._forever(loop)) for loop in loops]
+
+    @property
+    def state(self) -> str:
+        if not self._down_since:
+            return "ok"
+        return f"down since {time.strftime('%H:%M:%S', time.localtime(self._down_since))}: {self._why}"
+
+    @property
+    def waiting(self) -> int:
+        """Blocks whose news is not sent yet."""
+        return len(self._news)
+
+    # --- looking ---
+
+    async def lookup(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[list[bytes]]:
+        if self._down_since:
+            return [[] for _ in keys]
+        began = time.monotonic()
+        deadline = min(deadline, began + LOOKUP_SECONDS_MAX)
+        self._counters["directory_lookups"] += 1
+        try:
+            found = await self._read(ns_id, keys, deadline)
+            await self._meet(found, deadline)
+        except PeerUnavailable as error:
+            self._counters["directory_lookup_failures"] += 1
+            if time.monotonic() - began > PATIENCE_SECONDS or deadline - began > PATIENCE_SECONDS:
+                self._fail(error)
+            return [[] for _ in keys]
+        return [[one for one in holders if one in self._nodes] for holders in found]
+
+    def node(self, incarnation: bytes) -> NodeRecord | None:
+        return self._nodes.get(incarnation)
+
+    async def nodes(self, deadline: float) -> list[NodeRecord]:
+        age = time.monotonic() - self._read_seconds
+        return [dataclasses.replace(node, seen_seconds=age) for node in self._nodes.values()]
+
+    async def _read(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[list[bytes]]:
+        tag = namespace_tag(ns_id)
+        found: list[list[bytes]] = [[] for _ in keys]
+
+        async def read(which: list[int]) -> None:
+            names = [location_key(tag, keys[index]) for index in which]
+            values = await self._server.command("MGET", *names, deadline=deadline)
+            for index, value in zip(which, values, strict=True):
+                found[index] = _incarnations(value)
+
+        await _all(read(which) for which in self._calls(keys))
+        return found
+
+    async def _meet(self, found: list[list[bytes]], deadline: float) -> None:
+        """A node that is not known may have come since the nodes were read."""
+        strangers = {one for holders in found for one in holders} - self._nodes.keys() - {self._me}
+        if strangers and time.monotonic() - self._read_seconds > REFRESH_SECONDS:
+            await self._read_nodes(deadline)
+
+    def _calls(self, keys: Sequence[bytes]) -> list[list[int]]:
+        """Indexes of the keys, call by call."""
+        if not self._server.sharded:
+            return [list(range(first, min(first + CALL_KEYS, len(keys)))) for first in range(0, len(keys), CALL_KEYS)]
+        shards: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            shards.setdefault(shard_of(key), []).append(index)
+        return list(shards.values())
+
+    # --- telling ---
+
+    def announce(self, ns_id: bytes, keys: Sequence[bytes]) -> None:
+        self._note(ns_id, keys, here=True)
+
+    def withdraw(self, ns_id: bytes, keys: Sequence[bytes]) -> None:
+        self._note(ns_id, keys, here=False)
+
+    def _note(self, ns_id: bytes, keys: Sequence[bytes], *, here: bool) -> None:
+        if self._down_since:
+            return  # all is told when it is back; what left by then expires, or is corrected by who asks for it
+        dropped = self._news.note(ns_id, keys, here=here)
+        if dropped:
+            self._counters["directory_news_dropped"] += dropped
+            self._retell.set()
+        self._has_news.set()
+
+    def not_there(self, ns_id: bytes, keys: Sequence[bytes], incarnation: bytes) -> None:
+        task = asyncio.create_task(self._correct(Batch(ns_id, False, list(keys)), incarnation))
+        self._tasks.append(task)
+        task.add_done_callback(self._tasks.remove)
+
+    async def _correct(self, batch: Batch, incarnation: bytes) -> None:
+        try:
+            await self._write(batch, incarnation)
+        except PeerUnavailable as error:
+            self._fail(error)
+
+    async def _send(self) -> None:
+        """For ever: what is waiting, in batches."""
+        while True:
+            await self._has_news.wait()
+            await asyncio.sleep(COALESCE_SECONDS)
+            self._has_news.clear()
+            while batches := self._news.take(BATCH_KEYS):
+                try:
+                    await _all(self._write(batch, self._me) for batch in batches)
+                except PeerUnavailable as error:
+                    self._fail(error)
+                self._room.set()
+
+    async def _write(self, batch: Batch, incarnation: bytes) -> None:
+        tag, deadline = namespace_tag(batch.ns_id), time.monotonic() + COMMAND_SECONDS
+        script = ANNOUNCE if batch.here else WITHDRAW
+        arguments: list[bytes | int] = [incarnation, *[LOCATION_SECONDS * 1000] * batch.here]
+
+        async def write(which: list[int]) -> None:
+            names = [location_key(tag, batch.keys[index]) for index in which]
+            await self._server.run(script, names, arguments, deadline)
+
+        await _all(write(which) for which in self._calls(batch.keys))
+        self._counters["directory_announced" if batch.here else "directory_withdrawn"] += len(batch.keys)
+
+    async def _tell_all(self) -> None:
+        """For ever: everything this node has, when the server may not know it, and every now and then."""
+        while True:
+            try:
+                async with asyncio.timeout(RETELL_SECONDS):
+                    await self._retell.wait()
+            except TimeoutError:
+                pass
+            self._retell.clear()
+            self._counters["directory_retold"] += 1
+            for ns_id, keys in self._held():
+                if self._down_since:
+                    break
+                self.announce(ns_id, keys)
+                if len(self._news) > BATCH_KEYS:
+                    self._room.clear()
+                    await self._room.wait()
+                await asyncio.sleep(0)
+
+    # --- being there ---
+
+    async def _beat(self) -> None:
+        """For ever: this node lives, and who else does."""
+        while True:
+            try:
+                await self._be_seen()
+            except PeerUnavailable as error:
+                self._fail(error)
+            interval = min(HEARTBEAT_SECONDS_MAX, self._ttl_seconds / 3)
+            await asyncio.sleep(PROBE_SECONDS if self._down_since else interval)
+
+    async def _be_seen(self) -> None:
+        record, deadline = self._record(), time.monotonic() + COMMAND_SECONDS
+        value = self._me + msgspec.msgpack.encode(record)
+        keys = [NODE_KEY + record.name.encode(), NODES_KEY]
+        milliseconds = int(self._ttl_seconds * 1000)
+        before = await self._server.run(SEEN, keys, [value, milliseconds, record.name.encode()], deadline)
+        forgotten = before is None or before[:INCARNATION_BYTES] != self._me
+        if forgotten and self._known and before is not None:
+            log.error("another run of a node called %s is in the directory: names must differ", record.name)
+        if time.monotonic() - self._read_seconds >= self._ttl_seconds / 3 or self._down_since or forgotten:
+            await self._read_nodes(deadline)
+        if self._down_since or forgotten:
+            log.info("the directory answers, and is told what this node has")
+            self._down_since, self._known = 0.0, True
+            self._retell.set()
+
+    async def _read_nodes(self, deadline: float) -> None:
+        names = sorted(await self._server.command("SMEMBERS", NODES_KEY, deadline=deadline))
+        values = await self._server.command("MGET", *(NODE_KEY + n for n in names), deadline=deadline) if names else []
+        nodes = [_record(value) for value in values if value is not None]
+        self._nodes = {node.incarnation: node for node in nodes if node is not None and node.incarnation != self._me}
+        self._read_seconds = time.monotonic()
+        dead = [name for name, value in zip(names, values, strict=True) if value is None]
+        if dead:
+            await self._server.command("SREM", NODES_KEY, *dead, deadline=deadline)
+
+    def _fail(self, error: PeerUnavailable) -> None:
+        self._why = error.why[:200]
+        if not self._down_since:
+            self._down_since = time.time()
+            self._counters["directory_failures"] += 1
+            log.warning("the directory does not answer: %s; this node goes on with what is here", self._why)
+        self._news.clear()
+        self._room.set()
+
+    async def _forever(self, work: Callable[[], Awaitable[None]]) -> None:
+        """The top of a task: a fault is logged, and the work begun anew."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("the directory's %s failed by a fault of this daemon", getattr(work, "__name__", "task"))
+                await asyncio.sleep(PROBE_SECONDS)
+
+    async def close(self) -> None:
+        """The others are told, if that takes no time."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        name = self._record().name.encode()
+        try:
+            if not self._down_since:
+                deadline = time.monotonic() + CLOSE_SECONDS
+                await self._server.run(GONE, [NODE_KEY + name, NODES_KEY], [self._me, name], deadline)
+        except PeerUnavailable:
+            pass
+        await self._server.close()
+
+
+async def _all(works: Iterator[Awaitable[None]]) -> None:
+    """Side by side; the first failure is raised when all have ended."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+
+
+def _incarnations(value: bytes | None) -> list[bytes]:
+    size = INCARNATION_BYTES
+    return [] if value is None else [value[at : at + size] for at in range(0, len(value) - size + 1, size)]
+
+
+def _record(value: bytes) -> NodeRecord | None:
+    """None for what is none: anything may stand in a server that others use too."""
+    try:
+        found = msgspec.msgpack.decode(value[INCARNATION_BYTES:], type=NodeRecord)
+    except msgspec.MsgspecError:
+        return None
+    return found if found.incarnation == value[:INCARNATION_BYTES] else None

@@ -1,0 +1,222 @@
+"""The directory on a real server, in this process: what nodes tell it and learn from it, and what its absence does."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from directory_server import DirectoryServer
+
+from mooncask.daemon.config import ClusterSection
+from mooncask.daemon.directory.directory import NodeRecord, new_incarnation
+from mooncask.daemon.directory.valkey import ValkeyDirectory
+from mooncask.daemon.directory.valkey_client import open_valkey_directory
+
+NS = b"namespace-of-16b"
+OTHER_NS = b"another-of-16byt"
+SECONDS = 10.0
+
+
+def keys_of(count: int, start: int = 0) -> list[bytes]:
+    return [number.to_bytes(16, "little") for number in range(start, start + count)]
+
+
+def soon(seconds: float = 2.0) -> float:
+    return time.monotonic() + seconds
+
+
+class World:
+    """Nodes in one directory. `has` is what each would tell anew."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.has: dict[bytes, list[bytes]] = {}
+        self.counters: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def node(self, name: str, incarnation: bytes = b"", ttl: float = 3.0) -> AsyncIterator[ValkeyDirectory]:
+        me = incarnation or new_incarnation(name)
+
+        def held() -> Iterator[tuple[bytes, Sequence[bytes]]]:
+            yield NS, self.has.get(me, [])
+
+        record = NodeRecord(name, me, f"{name}:7000")
+        section = ClusterSection(directory=self.url, ttl=ttl)
+        directory = open_valkey_directory(section, lambda: record, held, self.counters)
+        try:
+            await until(lambda: directory.state == "ok")
+            yield directory
+        finally:
+            await directory.close()
+
+
+async def until(holds: Callable[[], bool], seconds: float = SECONDS) -> None:
+    async with asyncio.timeout(seconds):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def found(directory: ValkeyDirectory, keys: list[bytes], count: int, seconds: float = SECONDS) -> None:
+    """Until exactly so many nodes are known for every key."""
+    async with asyncio.timeout(seconds):
+        while not all(len(holders) == count for holders in await directory.lookup(NS, keys, soon())):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def holders_are(directory: ValkeyDirectory, keys: list[bytes], expected: list[list[bytes]]) -> None:
+    async with asyncio.timeout(SECONDS):
+        while await directory.lookup(NS, keys, soon()) != expected:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[DirectoryServer]:
+    with DirectoryServer(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def world(server: DirectoryServer) -> World:
+    return World(server.url)
+
+
+async def test_what_a_node_announces_others_find_until_it_withdraws_it(world: World) -> None:
+    keys = keys_of(256)
+    async with world.node("n1") as one, world.node("n2") as two:
+        one.announce(NS, keys)
+        await found(two, keys, 1)
+        [[holder], *_] = await two.lookup(NS, keys[:1], soon())
+        node = two.node(holder)
+        assert node is not None and (node.name, node.address) == ("n1", "n1:7000")
+        assert await two.lookup(OTHER_NS, keys, soon()) == [[]] * 256
+        assert await one.lookup(NS, keys[:1], soon()) == [[]], "a node is not told of itself"
+        one.withdraw(NS, keys[:128])
+        await found(two, keys[:128], 0)
+        await found(two, keys[128:], 1)
+
+
+async def test_the_last_word_counts_when_a_block_comes_and_goes_at_once(world: World) -> None:
+    [key] = keys_of(1)
+    async with world.node("n1") as one, world.node("n2") as two:
+        for _ in range(50):
+            one.announce(NS, [key])
+            one.withdraw(NS, [key])
+        one.announce(NS, [key])
+        await found(two, [key], 1)
+
+
+async def test_an_old_run_of_a_node_gives_no_credit_and_can_not_take_away_what_the_new_one_has(world: World) -> None:
+    keys = keys_of(10)
+    old, new = new_incarnation("n1", 1_000), new_incarnation("n1", 2_000)
+    async with world.node("n2") as two, world.node("n1", old) as before:
+        before.announce(NS, keys)
+        await found(two, keys, 1)
+        before._tasks[0].cancel()  # it lives no more, but what it had to say is still under way
+        async with world.node("n1", new) as now:
+            now.announce(NS, keys[:5])
+            await holders_are(two, keys, [[new]] * 5 + [[]] * 5)
+            before.withdraw(NS, keys)
+            await until(lambda: world.counters["directory_withdrawn"] >= 10)
+            before.announce(NS, keys)
+            await until(lambda: world.counters["directory_announced"] >= 25)
+            await holders_are(two, keys, [[new]] * 5 + [[]] * 5)
+
+
+async def test_a_node_that_died_is_forgotten_after_its_time(world: World) -> None:
+    keys = keys_of(4)
+    async with world.node("n2", ttl=1.0) as two, world.node("n1", ttl=1.0) as one:
+        one.announce(NS, keys)
+        await found(two, keys, 1)
+        one._tasks[0].cancel()
+        await found(two, keys, 0)
+        assert await two.nodes(soon()) == []
+
+
+async def test_who_has_it_not_is_corrected(world: World) -> None:
+    keys = keys_of(3)
+    async with world.node("n1") as one, world.node("n2") as two, world.node("n3") as three:
+        one.announce(NS, keys)
+        three.announce(NS, keys)
+        await found(two, keys, 2)
+        two.not_there(NS, keys[:1], one._me)
+        await found(two, keys[:1], 1)
+        await found(two, keys[1:], 2)
+
+
+async def test_a_server_that_forgot_everything_is_told_everything_again(server: DirectoryServer, world: World) -> None:
+    keys = keys_of(3000)
+    me = new_incarnation("n1")
+    world.has[me] = keys
+    async with world.node("n1", me), world.node("n2") as two:
+        await found(two, keys, 1)  # what it holds when it starts is told without being announced
+        server.flush()
+        await found(two, keys, 1)
+
+
+async def test_a_server_that_is_killed_costs_nobody_time_and_is_told_everything_when_it_is_back(
+    server: DirectoryServer, world: World
+) -> None:
+    keys = keys_of(300)
+    me = new_incarnation("n1")
+    world.has[me] = keys
+    async with world.node("n1", me) as one, world.node("n2") as two:
+        await found(two, keys, 1)
+        server.kill()
+        await until(lambda: two.state.startswith("down since") and one.state.startswith("down since"))
+        began = time.monotonic()
+        assert await two.lookup(NS, keys, soon(5.0)) == [[]] * 300
+        one.announce(NS, keys)
+        assert time.monotonic() - began < 0.1
+        server.start()
+        await found(two, keys, 1)
+        assert two.state == "ok"
+
+
+async def test_a_server_that_hangs_costs_one_look_up_half_a_second_and_the_next_ones_nothing(
+    server: DirectoryServer, world: World
+) -> None:
+    keys = keys_of(10)
+    async with world.node("n1") as one, world.node("n2") as two:
+        one.announce(NS, keys)
+        await found(two, keys, 1)
+        server.freeze()
+        try:
+            began = time.monotonic()
+            assert await two.lookup(NS, keys, soon(10.0)) == [[]] * 10
+            assert time.monotonic() - began < 1.0
+            began = time.monotonic()
+            assert await two.lookup(NS, keys, soon(10.0)) == [[]] * 10
+            assert time.monotonic() - began < 0.1
+        finally:
+            server.thaw()
+        await found(two, keys, 1)
+
+
+async def test_a_start_without_a_server_is_a_start(server: DirectoryServer, world: World) -> None:
+    server.kill()
+    directory = open_valkey_directory(
+        ClusterSection(directory=server.url), lambda: NodeRecord("n1", bytes(16), "n1:1"), lambda: iter(()), Counter()
+    )
+    try:
+        assert await directory.lookup(NS, keys_of(1), soon()) == [[]] and directory.state.startswith("down since")
+    finally:
+        await directory.close()
+
+
+async def test_a_look_up_of_256_keys_takes_a_few_milliseconds_and_a_key_less_than_200_bytes(
+    server: DirectoryServer, world: World
+) -> None:
+    async with world.node("n1") as one, world.node("n2") as two:
+        before = server.keys()
+        one.announce(NS, keys_of(20_000))
+        await until(lambda: server.keys() - before >= 20_000)
+        seconds = []
+        for start in range(0, 20 * 256, 256):
+            keys = keys_of(256, start)
+            began = time.perf_counter()
+            await two.lookup(NS, keys, soon())
+            seconds.append(time.perf_counter() - began)
+        assert sorted(seconds)[len(seconds) // 2] < 0.02, seconds
