@@ -258,6 +258,7 @@ def _check_above_zero(config: Config) -> None:
         ("http.idle", config.http.idle, TIME_ALLOWED),
         ("nvme.dirty_max", config.nvme.dirty_max, SIZE_ALLOWED),
         ("socket.staging", config.socket.staging, SIZE_ALLOWED),
+        ("ghosts.window", config.ghosts.window, TIME_ALLOWED),
     ):
         if not value:
             raise ConfigError(key, "0", allowed + " above 0")

@@ -44,6 +44,21 @@ async def test_a_memory_namespace_forgets_its_least_recently_used_block() -> Non
         assert_books_balance(store)
 
 
+@pytest.mark.parametrize("policy", ["lru", "fifo", "lfu", "s3fifo", "2q", "arc", "sieve"])
+async def test_under_every_policy_pressure_makes_room_and_loses_nothing_that_is_on_the_disk(
+    policy: str, tmp_path: Path
+) -> None:
+    async with opened(store_config(tmp_path / "nvme", dram_policy=policy, nvme_policy=policy)) as store:
+        namespace = await kv(store)
+        for number in range(3 * FITS):
+            await put(store, namespace, b"%02d" % number, payload(number))
+            await get(store, namespace, b"%02d" % (number // 2))
+        await settled(store)
+        for number in range(3 * FITS):
+            assert await get(store, namespace, b"%02d" % number) == payload(number)
+        assert_books_balance(store)
+
+
 async def test_a_chain_is_forgotten_from_its_end() -> None:
     async with opened(store_config(None)) as store:
         namespace = await kv(store, mode=WriteMode.MEMORY)
