@@ -177,7 +177,7 @@ def _measure_durable(plan: HttpPlan, data: Path, source: Bytes, findings: Findin
     settings = {
         "nvme_path": str(data / "nvme"),
         "nvme_capacity": str(plan.nvme_bytes),
-        "nvme_segment": str(16 * MIB if plan.objects * plan.object_bytes < 64 * MIB else 256 * MIB),
+        "nvme_segment": str(plan.nvme_bytes // 8),
         "nvme_direct": str(direct).lower(),
     }
     published = f"{PUT_MD5}, beside it"
