@@ -14,6 +14,7 @@ from mooncask.errors import BadRequest
 from mooncask.tools.bench.disk_limits import takes_direct_io
 from mooncask.tools.bench.http_command import http
 from mooncask.tools.bench.mount_command import mount
+from mooncask.tools.bench.nodes_command import peers as nodes
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
@@ -24,6 +25,7 @@ from mooncask.tools.output import console, stages
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 bench.command()(mount)
 bench.command()(http)
+bench.command("peers")(nodes)
 
 
 @bench.callback()

@@ -1,0 +1,35 @@
+"""`mooncask bench peers`: how fast blocks come from another node."""
+
+import importlib.metadata
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mooncask.tools.bench.nodes_run import FULL, QUICK, run
+from mooncask.tools.bench.report import document, print_findings
+from mooncask.tools.output import console, stages
+
+
+def peers(
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
+    ] = False,
+) -> None:
+    """Measure gets from another node's memory beside a bare socket, with two daemons of its own on loopback.
+
+    Mooncake Store is measured in the same run if it is installed. The full run takes half a minute and 2 GiB of memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="mooncask-bench-") as folder, stages() as progress:
+        findings = run(QUICK if quick else FULL, Path(folder), progress)
+    print_findings(console(), findings)
+    if json_file is not None:
+        found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
+        json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
