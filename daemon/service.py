@@ -107,7 +107,7 @@ class Service:
         self.cluster: Cluster | None = None
         self.on_published: Callable[[Namespace, bytes], None] | None = None
         """Called in the step in which a block becomes readable: it must only take note."""
-        self.objects = Objects(self)
+        self.objects = Objects(self)  # pyright: ignore[reportArgumentType]  # as in objects/store.py
         self.objects.start()
 
     # --- looking ---

@@ -83,9 +83,10 @@ class Namespace:
     def keep_order(self) -> SortedList:
         """The keys in order, from now on: cheap where there are none yet, or where they came in order, as from the index. Else
         a million takes a second in which the loop serves nobody."""
-        if self._ordered is None:
-            self._ordered = SortedList(self.index)
-        return self._ordered
+        ordered = self._ordered
+        if ordered is None:
+            ordered = self._ordered = SortedList(self.index)
+        return ordered
 
     def add_key(self, key: bytes, slot: int) -> None:
         self.index[key] = slot

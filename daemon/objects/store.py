@@ -48,8 +48,9 @@ class Objects:
         self.single_bytes_max = min(BLOCK_BYTES_MAX, service.block_bytes_max)
         self.chunk_bytes = _chunk_bytes(service.store, self.single_bytes_max)
         self.holds = Holds()
-        self.sweeper = Sweeper(self)
-        self.uploads = Uploads(self)
+        # To pyright a module that imports this one, if only for its types, has another class of the same name in mind.
+        self.sweeper = Sweeper(self)  # pyright: ignore[reportArgumentType]
+        self.uploads = Uploads(self)  # pyright: ignore[reportArgumentType]
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -120,7 +121,7 @@ class Objects:
     def _reader(self, namespace: Namespace, info: ObjectInfo, extent: Extent) -> ObjectReader:
         """Takes the reference over. No await in here: from the look-up on the data is held."""
         if not info.data:
-            return ObjectReader(self, namespace, info, extent, None, None)
+            return ObjectReader(self, namespace, info, extent, None, None)  # pyright: ignore[reportArgumentType]
         try:
             manifest = decode_manifest(self.store.view(extent)[: extent.size])
         finally:
@@ -130,7 +131,7 @@ class Objects:
             self._lost(namespace, info)
             raise NoSuchBlock(namespace.spec.name, printable_key(info.key))
         self.holds.hold(manifest.data)
-        return ObjectReader(self, namespace, info, None, manifest, parts)
+        return ObjectReader(self, namespace, info, None, manifest, parts)  # pyright: ignore[reportArgumentType]
 
     def complete(self, parts: Namespace, manifest: Manifest) -> bool:
         """Whether every part is here."""
@@ -175,7 +176,7 @@ class Objects:
         """
         if size > PUT_BYTES_MAX:
             raise ObjectTooLarge(size, PUT_BYTES_MAX, "in one object")
-        writer = ObjectWriter(self, namespace, key, size, condition, wait_durable=wait_durable)
+        writer = ObjectWriter(self, namespace, key, size, condition, wait_durable=wait_durable)  # pyright: ignore[reportArgumentType]
         try:
             await writer.begin()
         except BaseException:

@@ -133,7 +133,7 @@ async def test_what_a_completion_may_not_ask_for() -> None:
                 await uploads.complete(bucket, key, name, wanted)
         await uploads.complete(bucket, b"k", upload.name, wanted[:1])
         assert await get_object(daemon, bucket, b"k") == PARTS[0]
-        await until(lambda: len(part_keys(daemon, bucket)) == 5), "parts that were not listed go"
+        await until(lambda: len(part_keys(daemon, bucket)) == 5)  # parts that were not listed go
         await nothing_held(daemon)
 
 
