@@ -1,6 +1,9 @@
 """Proofs: each covers all that was said, fits one side only, and tells nothing of the secret that could be used again."""
 
 import dataclasses
+import hashlib
+import hmac
+import struct
 
 import pytest
 from hypothesis import given
@@ -30,6 +33,14 @@ def test_a_proof_covers_every_word_the_certificates_included(field: str) -> None
 def test_words_cannot_be_moved_from_one_field_to_the_next() -> None:
     moved = dataclasses.replace(SAID, introduction=b"introductio", answer=b"nanswer")
     assert moved.client_proof(KEY) != SAID.client_proof(KEY)
+
+
+def test_a_proof_is_what_the_page_says() -> None:
+    """docs/PEERS.md, spelled out with nothing of ours."""
+    key = hashlib.sha256(b"mooncask cluster secret 1\0" + b"a secret").digest()
+    words = [b"client", b"preamble", b"PREAMBLE", b"certificate", b"CERTIFICATE", b"introduction", b"answer"]
+    said = b"mooncask peers 1\0" + b"".join(struct.pack("<I", len(word)) + word for word in words)
+    assert SAID.client_proof(KEY) == hmac.new(key, said, "sha256").digest()
 
 
 def test_a_proof_cannot_be_sent_back_as_the_answer_to_itself() -> None:
