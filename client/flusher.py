@@ -54,6 +54,8 @@ class Flusher:
             if client is None:
                 return
             self._awake.clear()
+            if self._stopped.is_set():
+                return  # it was `stop` that had set what is cleared now, and nobody sets it again
             if client.flush():
                 self._awake.set()
             del client  # or this thread would keep it alive
