@@ -20,11 +20,11 @@ class ValkeyServer:
     """See `valkey.Server`."""
 
     def __init__(
-        self, client: Any, sharded: bool, failures: tuple[type[Exception], ...], no_script: type[Exception]
+        self, client: Any, sharded: bool, failures: tuple[type[Exception], ...], no_script: type[BaseException]
     ) -> None:
         self._client = client
         self.sharded = sharded
-        self._failures = failures
+        self._failures = (*failures, OSError, TimeoutError)
         self._no_script = no_script
         self._slots = asyncio.Semaphore(COMMANDS_MAX)
 
@@ -32,7 +32,7 @@ class ValkeyServer:
         try:
             async with asyncio.timeout_at(deadline), self._slots:
                 return await self._client.execute_command(*arguments)
-        except (*self._failures, OSError, TimeoutError) as error:
+        except self._failures as error:
             raise PeerUnavailable("directory", str(error) or "no answer in time") from error
 
     async def run(

@@ -49,7 +49,7 @@ class Cluster:
         """Listening for other nodes; blocks that come and go are announced from now on. Raises ConfigError and AddressInUse."""
         shared = SharedNamespaces(service.store)
         provider = StoreProvider(service, shared)
-        endpoint = await open_endpoint(config, new_incarnation(config.node.name), provider)
+        endpoint = await open_endpoint(config, new_incarnation(config.node.name), provider, service.store.dram.arena)
         try:
             endpoint.server.handle(HAVE, provider.has)
             held = _Held(service, shared)

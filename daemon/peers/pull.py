@@ -8,6 +8,7 @@ Who wants what, and that each block is fetched once: `remote.py`.
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -21,7 +22,7 @@ from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.plan import choose_holders
 from mooncask.daemon.service import Committing, Service, Writing
 from mooncask.daemon.transport.transport import Link, LinkPool, RemoteBlock
-from mooncask.errors import DeadlineExceeded, DigestMismatch, MooncaskError
+from mooncask.errors import Busy, DeadlineExceeded, DigestMismatch, MooncaskError
 from mooncask.tiers.block import printable_key
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest
@@ -31,7 +32,11 @@ log = logging.getLogger(__name__)
 ROUNDS_MAX = 4
 """Holders that are tried for one block."""
 LEASES_AT_ONCE = 128
-BYTES_AT_ONCE = 16 << 20
+LEASES_FIRST = 8
+"""As long as nobody knows how large the blocks are."""
+BATCHES_AT_ONCE = 2
+BUSY_SECONDS = 0.01
+BYTES_AT_ONCE = 8 << 20
 """Reserved, read and published together: the first blocks of a long chain are usable while the others come."""
 PATIENCE_SECONDS = 0.25
 """Who had less time than this to answer is not suspected: the caller was in a hurry."""
@@ -66,7 +71,7 @@ class Pull:
         located = await self.ways.directory.lookup(self.ns_id, keys, self.deadline)
         wanted = {key: holders for key, holders in zip(keys, located, strict=True) if holders}
         for _ in range(ROUNDS_MAX):
-            wanted = {key: holders for key, holders in wanted.items() if not self._have(key)}
+            wanted = {key: holders for key, holders in wanted.items() if not self.have(key)}
             chosen = choose_holders(wanted, self._tried, self._ranks(wanted))
             if not chosen or time.monotonic() >= self.deadline:
                 return
@@ -80,7 +85,7 @@ class Pull:
         holders = {holder for some in wanted.values() for holder in some}
         return {holder: 1.0 for holder in holders if suspects.avoids(holder, now)}
 
-    def _have(self, key: bytes) -> bool:
+    def have(self, key: bytes) -> bool:
         if not self.ways.service.store.has(self.namespace, key):
             return False
         self.on_here(key)
@@ -98,13 +103,13 @@ class Pull:
         began, deadline = time.monotonic(), self._deadline_for(keys, wanted)
         try:
             link = await self.ways.pool.link(node.address, deadline, holder)
-            for first in range(0, len(keys), LEASES_AT_ONCE):
-                await self._lease_and_read(link, keys[first : first + LEASES_AT_ONCE], deadline, figures)
+            await _Errand(self, link, deque(keys), deadline, figures).run()
             self.ways.suspects.answered(holder)
         except MooncaskError as error:
+            late = isinstance(error, DeadlineExceeded)
             figures.failures += 1
             figures.problem(error.message)
-            if not isinstance(error, DeadlineExceeded) or time.monotonic() - began > PATIENCE_SECONDS:
+            if not isinstance(error, Busy) and (not late or time.monotonic() - began > PATIENCE_SECONDS):
                 self.ways.suspects.failed(holder, time.monotonic())
             self.ways.service.counters["peer_failures"] += 1
             log.info("pull from %s: %s", node.name, error.message)
@@ -116,63 +121,114 @@ class Pull:
         now = time.monotonic()
         return now + (self.deadline - now) * FIRST_TRY_SHARE
 
-    async def _lease_and_read(self, link: Link, keys: list[bytes], deadline: float, figures: PeerFigures) -> None:
-        found = await link.lease(self.ns_id, keys, deadline)
+
+@dataclass(slots=True)
+class _Errand:
+    """One holder is asked for these keys: a few batches are under way at a time, so that bytes come while others are checked."""
+
+    pull: Pull
+    link: Link
+    keys: deque[bytes]
+    deadline: float
+    figures: PeerFigures
+    _at_once: int = LEASES_FIRST
+    """Keys of the next lease: as many as BYTES_AT_ONCE, by the size of those that came."""
+    _error: MooncaskError | None = None
+
+    @property
+    def ways(self) -> Ways:
+        return self.pull.ways
+
+    async def run(self) -> None:
+        """Raises what the link raised."""
+        async with asyncio.TaskGroup() as group:
+            for _ in range(BATCHES_AT_ONCE):
+                group.create_task(self._work_off())
+        if self._error is not None:
+            raise self._error
+
+    async def _work_off(self) -> None:
+        while self.keys and self._error is None:
+            some = [self.keys.popleft() for _ in range(min(self._at_once, len(self.keys)))]
+            try:
+                await self._lease_and_read(some)
+            except MooncaskError as error:
+                self._error = error.with_traceback(None)
+
+    async def _lease_and_read(self, keys: list[bytes]) -> None:
+        found = await self._lease(keys)
         leased = [block for block in found if block is not None]
         try:
             missing = [key for key, block in zip(keys, found, strict=True) if block is None]
             if missing:
-                await self._correct(link, missing, deadline, figures)
+                await self._correct(missing)
             right = [
                 block
                 for key, block in zip(keys, found, strict=True)
-                if block is not None and self._is_asked(key, block, figures)
+                if block is not None and self._is_asked(key, block)
             ]
+            if right:
+                largest = max(block.size for block in right)
+                self._at_once = max(1, min(LEASES_AT_ONCE, BYTES_AT_ONCE // largest))
             for batch in batches(right, BYTES_AT_ONCE):
-                await self._read(link, batch, deadline, figures)
+                await self._read(batch)
         finally:
-            link.release(leased)
+            self.link.release(leased)
 
-    async def _correct(self, link: Link, keys: list[bytes], deadline: float, figures: PeerFigures) -> None:
+    async def _lease(self, keys: list[bytes]) -> list[RemoteBlock | None]:
+        """What the peer has no room for now is asked for again, less at a time, until the deadline."""
+        while True:
+            try:
+                return await self.link.lease(self.pull.ns_id, keys, self.deadline)
+            except Busy:
+                if time.monotonic() + BUSY_SECONDS >= self.deadline:
+                    raise
+            half = max(1, len(keys) // 2)
+            self._at_once = min(self._at_once, half)
+            self.keys.extendleft(reversed(keys[half:]))
+            del keys[half:]
+            await asyncio.sleep(BUSY_SECONDS)
+
+    async def _correct(self, keys: list[bytes]) -> None:
         """The directory learns what the peer has not. A block that only could not be brought up in time is still there: it is
         asked which it is."""
-        answer = await link.ask(HAVE, msgspec.msgpack.encode(Have(self.ns_id, keys)), deadline)
+        answer = await self.link.ask(HAVE, msgspec.msgpack.encode(Have(self.pull.ns_id, keys)), self.deadline)
         sizes = decoded(answer, Has).sizes
         absent = [key for key, size in zip(keys, sizes, strict=False) if not size]
         if absent:
-            figures.not_there += len(absent)
+            self.figures.not_there += len(absent)
             self.ways.service.counters["peer_blocks_not_there"] += len(absent)
-            self.ways.directory.not_there(self.ns_id, absent, link.peer.incarnation)
+            self.ways.directory.not_there(self.pull.ns_id, absent, self.link.peer.incarnation)
 
-    def _is_asked(self, key: bytes, block: RemoteBlock, figures: PeerFigures) -> bool:
+    def _is_asked(self, key: bytes, block: RemoteBlock) -> bool:
         """A peer may say anything: what could not be a block of this namespace is none."""
         if block.key == key and 0 < block.size <= self.ways.service.block_bytes_max and len(block.checksum) == 16:
             return True
-        self._wrong(key, figures, "is another block than was asked for")
+        self._wrong(key, "is another block than was asked for")
         return False
 
-    def _wrong(self, key: bytes, figures: PeerFigures, what: str) -> None:
-        figures.wrong += 1
-        figures.problem(f"block {printable_key(key)} {what}")
+    def _wrong(self, key: bytes, what: str) -> None:
+        self.figures.wrong += 1
+        self.figures.problem(f"block {printable_key(key)} {what}")
         self.ways.service.counters["peer_blocks_wrong"] += 1
-        log.error("block %s from peer %s %s", printable_key(key), figures.name, what)
+        log.error("block %s from peer %s %s", printable_key(key), self.figures.name, what)
 
     # --- one batch ---
 
-    async def _read(self, link: Link, blocks: list[RemoteBlock], deadline: float, figures: PeerFigures) -> None:
+    async def _read(self, blocks: list[RemoteBlock]) -> None:
         """Into places of this store, then published. What does not get that far is aborted: a link writes nothing after it has
         returned or raised, so the places can be used again at once."""
         service = self.ways.service
-        blocks = [block for block in blocks if not self._have(block.key)]
+        blocks = [block for block in blocks if not self.pull.have(block.key)]
         requests = [PutRequest(b.key, b.size, b.parent, b.depth, b.tokens) for b in blocks]
         if not requests:
             return
-        places = await self._reserve(requests, deadline)
+        places = await self._reserve(requests)
         pairs = [(block, place) for block, place in zip(blocks, places, strict=True) if place is not None]
         started = time.monotonic()
         try:
             views = [service.store.view(place.extent)[: block.size] for block, place in pairs]
-            await link.read([block for block, _ in pairs], views, deadline)
+            await self.link.read([block for block, _ in pairs], views, self.deadline)
         except BaseException:
             for _, place in pairs:
                 service.abort(place)
@@ -181,18 +237,18 @@ class Pull:
         outcomes = await service.commit_many([Committing(place, block.checksum) for block, place in pairs])
         published = [block for (block, _), end in zip(pairs, outcomes, strict=True) if end is CommitState.PUBLISHED]
         size_bytes = sum(block.size for block in published)
-        figures.pulled(len(published), size_bytes, seconds)
+        self.figures.pulled(len(published), size_bytes, seconds)
         service.counters["peer_blocks_pulled"] += len(published)
         service.counters["peer_bytes_pulled"] += size_bytes
         for (block, _), outcome in zip(pairs, outcomes, strict=True):
             if isinstance(outcome, DigestMismatch):
-                self._wrong(block.key, figures, "came with bytes unlike its checksum")
-            self._have(block.key)
+                self._wrong(block.key, "came with bytes unlike its checksum")
+            self.pull.have(block.key)
 
-    async def _reserve(self, requests: list[PutRequest], deadline: float) -> "Sequence[Writing | None]":
+    async def _reserve(self, requests: list[PutRequest]) -> Sequence[Writing | None]:
         """No room, or no quota left: that is a miss, and not the peer's fault."""
         try:
-            return await self.ways.service.reserve(self.namespace, requests, deadline)
+            return await self.ways.service.reserve(self.pull.namespace, requests, self.deadline)
         except MooncaskError as error:
             self.ways.service.counters["peer_pulls_without_room"] += len(requests)
             log.debug("no room for what a peer has: %s", error.message)
