@@ -3,8 +3,11 @@
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +36,22 @@ def test_a_run_measures_everything_and_leaves_nothing(tmp_path: Path) -> None:
     assert found["missed"] == [] and all(item["met"] is None for item in found["measures"] + found["facts"])
     assert list(folder.iterdir()) == [] and psutil.Process().children(recursive=True) == []
     folder.rmdir()
+
+
+def test_a_run_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mooncask.tools", "bench", "http", "--quick", "--nvme", str(tmp_path)]
+    in_memory = Path("/dev/shm")
+    before = set(in_memory.iterdir())
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        parent = psutil.Process(process.pid)
+        end = time.monotonic() + 60
+        while not (started := parent.children(recursive=True)) and time.monotonic() < end:
+            time.sleep(0.02)
+        process.terminate()
+        assert process.wait(60) == 143
+    assert started and not [child for child in started if child.is_running() and child.status() != "zombie"]
+    assert list(tmp_path.iterdir()) == []
+    assert not [path for path in set(in_memory.iterdir()) - before if (path / "get").exists()]
 
 
 # --- the load generator --------------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ import importlib.metadata
 import json
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +39,7 @@ def http(
     """
     plan = QUICK if quick else FULL
     with (
+        _tidying_up_on_sigterm(),
         tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=IN_MEMORY) as memory,
         tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=nvme) as data,
         stages() as progress,
@@ -50,3 +54,13 @@ def http(
     if json_file is not None:
         found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))
         json_file.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _tidying_up_on_sigterm() -> Iterator[None]:
+    """SIGTERM ends the run as Ctrl-C does: daemons, nginx and folders go with it."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
