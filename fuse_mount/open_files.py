@@ -24,9 +24,10 @@ class TextFile:
 
 @dataclass(slots=True, eq=False)
 class Writing:
-    """One open of a draft."""
+    """One open of a draft. `writes`: for writing; a reader's closing it says nothing of what is in it."""
 
     draft: Draft
+    writes: bool = True
 
 
 OpenFile = BlockFile | TextFile | Writing | OpenFolder[Found]
@@ -101,7 +102,7 @@ class OpenFiles:
                 return self._long_objects.read(file.parts, offset, size)
             case TextFile(content):
                 return content[offset : offset + size]
-            case Writing(draft):
+            case Writing(draft, _):
                 with draft.lock:
                     return draft.spool.read(offset, size)
         raise IsADirectoryError

@@ -83,7 +83,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                 return self._tree.attributes(BlockNode(namespace, block))
             case TextFile(content):
                 return self._tree.attributes(TextNode(content))
-            case OpenWriting(draft):
+            case OpenWriting(draft, _):
                 return self._tree.attributes(DraftNode(draft))
         raise failure(errno.EBADF)
 
@@ -137,7 +137,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                 fi.direct_io = 1  # what it says changes, and its length with it
                 fi.fh = self.open_files.add(TextFile(content))
             case DraftNode(draft):
-                self._attach(draft, fi, empty=writes and empties)
+                self._attach(draft, fi, writes=writes, empty=writes and empties)
             case BlockNode():
                 if writes:
                     draft = self._writing.rewrite(place, node, empty=empties)
@@ -147,13 +147,13 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                     fi.fh = self.open_files.add(BlockFile(node.namespace, node.block))
         return 0
 
-    def _attach(self, draft: Draft, fi: Any, *, empty: bool) -> None:
+    def _attach(self, draft: Draft, fi: Any, *, writes: bool, empty: bool) -> None:
         attached = self._drafts.attach(draft.namespace.name, draft.names)
         if attached is None:  # closed meanwhile; whoever asks again finds what it became
             raise failure(errno.ESTALE)
         if empty:
             self._writing.empty(attached)
-        fi.fh = self.open_files.add(OpenWriting(attached))
+        fi.fh = self.open_files.add(OpenWriting(attached, writes))
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
         fi.fh = self.open_files.add(OpenWriting(self._writing.create(_place(path))))
@@ -171,13 +171,13 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
 
     def flush(self, path: str | None, fh: Any) -> int:
         file = self.open_files.get(fh.fh)
-        if isinstance(file, OpenWriting):
+        if isinstance(file, OpenWriting) and file.writes:
             self._writing.flush(file.draft)
         return 0
 
     def fsync(self, path: str | None, datasync: int, fh: Any) -> int:
         file = self.open_files.get(fh.fh)
-        if isinstance(file, OpenWriting):
+        if isinstance(file, OpenWriting) and file.writes:
             self._writing.publish(file.draft, durable=True)
         return 0
 

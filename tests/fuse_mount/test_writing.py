@@ -53,6 +53,18 @@ def test_a_file_is_stored_when_it_is_closed_and_not_before(mounted: Mounted) -> 
     assert folder.stored(b"a") == b"hello"
 
 
+def test_who_reads_a_file_that_is_being_written_stores_nothing_of_it(mounted: Mounted) -> None:
+    folder = mounted.objects(a=b"before")
+    with (folder.blocks / "a").open("r+b", buffering=0) as file:
+        file.write(b"half")
+        with (folder.blocks / "a").open("rb") as reader:
+            assert reader.read() == b"halfre"
+            os.fsync(reader.fileno())
+        assert folder.stored(b"a") == b"before"
+        file.write(b" and whole")
+    assert folder.stored(b"a") == b"half and whole"
+
+
 def test_fsync_stores_durably(mounted: Mounted) -> None:
     folder = mounted.objects()
     with (folder.blocks / "a").open("wb", buffering=0) as file:
