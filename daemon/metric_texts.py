@@ -6,6 +6,13 @@ COUNTERS: dict[str, str] = {
     "acquire_loaded_blocks": "Blocks that acquires got after a load from NVMe or from whoever was putting them.",
     "acquire_missed_blocks": "Blocks that acquires asked for and did not get by their deadline.",
     "connections_overstayed": "Connections that were cut since their process kept a lease longer than limits.lease_max.",
+    "directory_announced": "Blocks that the directory was told are here.",
+    "directory_failures": "Times that the directory stopped answering.",
+    "directory_lookup_failures": "Look-ups that the directory did not answer in time.",
+    "directory_lookups": "Look-ups in the directory.",
+    "directory_news_dropped": "Blocks whose coming or going the directory was not told, since too many came at once; all is told anew.",
+    "directory_retold": "Times that the directory was told of everything here.",
+    "directory_withdrawn": "Blocks that the directory was told are not there.",
     "deleted": "Blocks that somebody deleted or evicted by name.",
     "demoted": "Blocks that left DRAM after they were written to NVMe for it.",
     "evicted_dram_copies": "Copies that left DRAM while the block stayed on NVMe.",
@@ -21,6 +28,13 @@ COUNTERS: dict[str, str] = {
     "nvme_writes_given_up": "Blocks that could not be written to NVMe: the disk is degraded or full.",
     "nvme_written_bytes": "Payload bytes written to NVMe and durable.",
     "objects_incomplete": "Long objects that were found without all of their parts, and taken out.",
+    "peer_blocks_not_there": "Blocks that another node was said to have, and had not.",
+    "peer_blocks_pulled": "Blocks that came from other nodes and are stored here.",
+    "peer_blocks_wrong": "Blocks from other nodes whose bytes were not those of their checksum. They were not served.",
+    "peer_bytes_pulled": "Payload bytes of blocks that came from other nodes.",
+    "peer_failures": "Calls to other nodes that failed or came too late.",
+    "peer_pulls_joined": "Waits for a block that was on its way from another node already.",
+    "peer_pulls_without_room": "Blocks that another node has and for which there was no room or quota here.",
     "processes_died": "Client processes whose death was noticed.",
     "promoted_dram": "Blocks that earned a place in DRAM by being loaded often enough.",
     "protocol_mismatches": "Clients that were refused for speaking another version of the protocol.",
@@ -40,6 +54,15 @@ COUNTERS: dict[str, str] = {
     "withdrawn": "Objects that were taken back, since NVMe had no room for them.",
 }
 """Name without mooncask_ and _total -> what it counts, since the daemon's start."""
+
+PEER_COUNTERS: dict[str, str] = {
+    "blocks_pulled": "Blocks that came from the node and are stored here.",
+    "bytes_pulled": "Payload bytes of those blocks.",
+    "failures": "Calls to the node that failed or came too late.",
+    "not_there": "Blocks that the node was said to have, and had not.",
+    "wrong": "Blocks from the node whose bytes were not those of their checksum.",
+}
+"""Fields of `PeerFigures`."""
 
 TIER_GAUGES: dict[str, str] = {
     "capacity_bytes": "Bytes that the tier can hold.",

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from mooncask.daemon.metric_texts import COUNTERS, TIER_GAUGES
+from mooncask.daemon.metric_texts import COUNTERS, PEER_COUNTERS, TIER_GAUGES
 from mooncask.daemon.session import LocalPlane
 from mooncask.daemon.status import all_counters, version
 from mooncask.tiers.block import TierName
@@ -79,6 +79,7 @@ class _DaemonCollector:
         yield from self._flows()
         yield from self._latencies()
         yield from self._what_if()
+        yield from self._peers()
         yield from self._events()
 
     # --- what is here ---
@@ -223,6 +224,29 @@ class _DaemonCollector:
             "mooncask_what_if_sample_ratio", "Share of blocks that is sampled for it.", what_ifs.rate
         )
         yield CounterMetricFamily("mooncask_what_if_dropped", "News that ghosts were not told of.", what_ifs.dropped)
+
+    def _peers(self) -> Iterator[Metric]:
+        """Nothing for a node that is alone. Peers are bounded (`PeerLedger`)."""
+        cluster = self._service.cluster
+        if cluster is None:
+            return
+        up = GaugeMetricFamily("mooncask_directory_up", "0 = the directory does not answer.")
+        up.add_metric([], float(cluster.directory.state == "ok"))
+        yield up
+        linked = GaugeMetricFamily("mooncask_peer_linked", "Whether there is a link to the node.", labels=["peer"])
+        received = CounterMetricFamily(
+            "mooncask_peer_received_bytes", "Bytes of blocks that came from the node.", labels=["peer"]
+        )
+        for state in cluster.endpoint.pool.states():
+            name = state.name or state.address
+            linked.add_metric([name], float(state.connected))
+            received.add_metric([name], state.load.bytes_received)
+        yield from (linked, received)
+        for field, text in PEER_COUNTERS.items():
+            counter = CounterMetricFamily(f"mooncask_peer_{field}", text, labels=["peer"])
+            for figures in cluster.ledger.all():
+                counter.add_metric([figures.name], getattr(figures, field))
+            yield counter
 
     def _events(self) -> Iterator[Metric]:
         """Also those that have not happened yet: an alert on the growth of a counter needs its 0."""
