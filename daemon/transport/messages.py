@@ -4,8 +4,9 @@ Control connection: frames of a u32 length (little endian) and that many bytes o
 request's id, and its fields. The client (who dialled) asks, the server answers; a Ping may come from the client at any time.
 Batches travel as columns. Deadlines travel as milliseconds left and are counted from the frame's arrival.
 
-Data connection: the client sends a frame with a ReadPieces and nothing more until it is answered; the answer is a u32: 0, and
-then the bytes of all pieces in order and nothing between them; else the length of a Failed, and no bytes.
+Data connection: the client sends a frame with a ReadPieces and nothing more until it is answered; the answer is a header of
+64 bytes that begins with a u32: 0, and then the bytes of all pieces in order and nothing between them; else the length of a
+Failed, which follows in place of the bytes, with zeros up to a multiple of 64.
 """
 
 import struct
@@ -22,6 +23,11 @@ ASK_BYTES_MAX = 2 << 20
 KIND_BYTES_MAX = 64
 PIECES_MAX = 4096
 HEADER = struct.Struct("<I")
+ANSWER_BYTES = 64
+"""Of the header before the bytes, which would else lie at odd places of the kernel's buffers: copies in and out of them then take
+a third longer."""
+ANSWER = struct.Struct(f"<I{ANSWER_BYTES - HEADER.size}x")
+BYTES_FOLLOW = ANSWER.pack(0)
 
 _T = TypeVar("_T")
 
@@ -155,6 +161,21 @@ def parse_reply(body: bytes) -> Reply:
         if any(len(column) != count for column in columns):
             raise BadRequest("a batch with columns of different lengths")
     return reply
+
+
+def refused_read(error: MooncaskError) -> bytes:
+    """The answer to a ReadPieces that has no bytes."""
+    body = _encoder.encode(failed(0, error))
+    return ANSWER.pack(len(body)) + body + bytes(-len(body) % ANSWER_BYTES)
+
+
+def refusal_length(header: bytes) -> int:
+    """How long the Failed is that follows an answer's header, without its padding; 0: the bytes follow. Raises BadRequest."""
+    return frame_length(header[: HEADER.size])
+
+
+def padded(length: int) -> int:
+    return -(-length // ANSWER_BYTES) * ANSWER_BYTES
 
 
 def parse_failed(body: bytes) -> Failed:

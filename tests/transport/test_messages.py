@@ -35,6 +35,17 @@ def test_an_error_arrives_as_it_was_raised(error: MooncaskError) -> None:
     assert (type(back), back.message, vars(back)) == (type(error), error.message, vars(error))
 
 
+@pytest.mark.parametrize("length", range(1, 200, 13))
+def test_a_refused_read_keeps_what_follows_at_multiples_of_64_bytes(length: int) -> None:
+    error = Busy("x" * length)
+    answer = messages.refused_read(error)
+    size = messages.refusal_length(answer[: messages.ANSWER_BYTES])
+    body = answer[messages.ANSWER_BYTES :]
+    assert len(answer) % 64 == 0 and len(body) == messages.padded(size)
+    assert messages.error_of(messages.parse_failed(body[:size])).message == error.message
+    assert messages.refusal_length(messages.BYTES_FOLLOW) == 0 and len(messages.BYTES_FOLLOW) == 64
+
+
 def test_a_frame_that_is_too_long_is_neither_sent_nor_read() -> None:
     with pytest.raises(BadRequest):
         messages.frame(messages.Ask(1, "have", bytes(messages.FRAME_BYTES_MAX), 1))

@@ -65,6 +65,7 @@ def test_other_arrays_are_described_with_their_fields_in_order(kind: type[msgspe
         f"1 to {messages.KEYS_MAX:,} keys of 1 to {messages.KEY_BYTES_MAX:,} bytes",
         f"At most {messages.ASK_BYTES_MAX:,} bytes",
         f"1 to {messages.PIECES_MAX:,} pieces",
+        f"header of {messages.ANSWER_BYTES} bytes",
         f"Sent every {LINK.keepalive_seconds:g} s",
         f"nothing for {LINK.silence_seconds:g} s",
         f"leases of a link | {endpoint.LEASES_OF_A_LINK_MAX:,},",

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mooncask.daemon.transport import authentication as auth
-from mooncask.daemon.transport.messages import HEADER, error_of, frame_length, parse_failed
+from mooncask.daemon.transport.messages import ANSWER_BYTES, error_of, padded, parse_failed, refusal_length
 from mooncask.daemon.transport.tcp.handshake import (
     ClientSide,
     Credentials,
@@ -168,14 +168,14 @@ class Lane:
         """Raises _Answered where the peer refuses, _Stale where it had closed the connection before it was asked."""
         try:
             sock.sendall(request)
-            length = frame_length(receive_all(sock, HEADER.size))
+            length = refusal_length(receive_all(sock, ANSWER_BYTES))
         except OSError as error:
             if self._fresh or self._withdrawn():
                 raise
             raise _Stale from error
         if length:
             self._fresh = False
-            raise _Answered(error_of(parse_failed(receive_all(sock, length))))
+            raise _Answered(error_of(parse_failed(receive_all(sock, padded(length))[:length])))
 
     def _withdrawn(self) -> bool:
         with self._lock:

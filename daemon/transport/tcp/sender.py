@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from mooncask.daemon.transport import authentication as auth
-from mooncask.daemon.transport.messages import HEADER, failed, frame, frame_length, parse_read
+from mooncask.daemon.transport.messages import BYTES_FOLLOW, HEADER, frame_length, parse_read, refused_read
 from mooncask.daemon.transport.served_leases import ServedLeases
 from mooncask.daemon.transport.tcp.handshake import Credentials, ServerSide, admit_blocking, receive_all
 from mooncask.errors import BadRequest, MooncaskError
@@ -22,7 +22,6 @@ from mooncask.errors import BadRequest, MooncaskError
 log = logging.getLogger(__name__)
 
 VIEWS_AT_A_TIME = 64
-_OK = HEADER.pack(0)
 
 
 class Owner(Protocol):
@@ -116,11 +115,10 @@ class Sender:
         try:
             sending = owner.leases.begin(read)
         except MooncaskError as error:
-            answer = frame(failed(0, error))
-            self._sock.sendall(answer)
+            self._sock.sendall(refused_read(error))
             return
         try:
-            self._send([memoryview(_OK), *sending.views])
+            self._send([memoryview(BYTES_FOLLOW), *sending.views])
         finally:
             sending.end()
         owner.sent(sum(read.lengths))
