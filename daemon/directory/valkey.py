@@ -220,7 +220,10 @@ class ValkeyDirectory:
             await self._server.run(script, names, arguments, deadline)
 
         await _all(write(which) for which in self._calls(batch.keys))
-        self._counters["directory_announced" if batch.here else "directory_withdrawn"] += len(batch.keys)
+        if batch.here:
+            self._counters["directory_announced"] += len(batch.keys)
+        else:
+            self._counters["directory_withdrawn"] += len(batch.keys)
 
     async def _tell_all(self) -> None:
         """For ever: everything this node has, when the server may not know it, and every now and then."""
