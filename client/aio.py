@@ -20,6 +20,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Operation, Page
 from mooncask.client.reservations import AsyncReservations
 from mooncask.client.session import Limits, ProgressCallback
+from mooncask.client.socket_path import default_socket_path
 from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind
 from mooncask.errors import DaemonUnavailable
 
@@ -48,15 +49,17 @@ class AsyncLocalClient:
     @classmethod
     async def connect(
         cls,
-        socket_path: str | os.PathLike[str],
+        socket_path: str | os.PathLike[str] = "",
         name: str = "",
         deadline_seconds: float = 2.0,
         *,
         want_write: bool = True,
         populate: bool = True,
     ) -> Self:
-        """Connects. Raises DaemonUnavailable, ProtocolMismatch, AccessDenied."""
-        target = Target(os.fspath(socket_path), name or f"pid {os.getpid()}", want_write, populate)
+        """Connects; without a path, to where this user's daemon listens. Raises DaemonUnavailable, ProtocolMismatch, AccessDenied."""
+        target = Target(
+            os.fspath(socket_path) or default_socket_path(), name or f"pid {os.getpid()}", want_write, populate
+        )
         client = cls(target, deadline_seconds)
         await client._connected(deadline_seconds)
         return client

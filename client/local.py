@@ -19,6 +19,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Operation, Page
 from mooncask.client.reservations import Reservations
 from mooncask.client.session import Limits, ProgressCallback
+from mooncask.client.socket_path import default_socket_path
 from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind
 from mooncask.errors import DaemonUnavailable
 
@@ -50,18 +51,21 @@ class LocalClient:
     @classmethod
     def connect(
         cls,
-        socket_path: str | os.PathLike[str],
+        socket_path: str | os.PathLike[str] = "",
         name: str = "",
         deadline_seconds: float = 2.0,
         *,
         want_write: bool = True,
         populate: bool = True,
     ) -> Self:
-        """Connects. `name` is what the daemon calls this client in its logs; `populate` maps the arena's pages ahead of use.
+        """Connects; without a path, to where this user's daemon listens (`socket_path.py`).
 
+        `name` is what the daemon calls this client in its logs; `populate` maps the arena's pages ahead of use.
         Raises DaemonUnavailable, ProtocolMismatch, AccessDenied.
         """
-        target = Target(os.fspath(socket_path), name or f"pid {os.getpid()}", want_write, populate)
+        target = Target(
+            os.fspath(socket_path) or default_socket_path(), name or f"pid {os.getpid()}", want_write, populate
+        )
         client = cls(target, deadline_seconds)
         client._connected(time.monotonic() + deadline_seconds)
         return client
