@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from directory_server import DirectoryServer
+from directory_server import DirectoryCluster, DirectoryServer
+from xxhash import xxh3_128_digest
 
 from mooncask.daemon.config import ClusterSection
 from mooncask.daemon.directory.directory import NodeRecord, new_incarnation
@@ -21,7 +22,8 @@ SECONDS = 10.0
 
 
 def keys_of(count: int, start: int = 0) -> list[bytes]:
-    return [number.to_bytes(16, "little") for number in range(start, start + count)]
+    """Digests, as keys are."""
+    return [xxh3_128_digest(number.to_bytes(8, "little")) for number in range(start, start + count)]
 
 
 def soon(seconds: float = 2.0) -> float:
@@ -220,3 +222,17 @@ async def test_a_look_up_of_256_keys_takes_a_few_milliseconds_and_a_key_less_tha
             await two.lookup(NS, keys, soon())
             seconds.append(time.perf_counter() - began)
         assert sorted(seconds)[len(seconds) // 2] < 0.02, seconds
+
+
+async def test_three_servers_that_are_a_cluster_do_as_one_does(tmp_path: Path) -> None:
+    keys = keys_of(256)
+    with DirectoryCluster(tmp_path) as cluster:
+        world = World(cluster.url)
+        async with world.node("n1") as one, world.node("n2") as two:
+            one.announce(NS, keys)
+            await found(two, keys, 1)
+            assert all(server.keys() > 0 for server in cluster.servers), "all of them have a share"
+            one.withdraw(NS, keys[:100])
+            await found(two, keys[:100], 0)
+            await found(two, keys[100:], 1)
+            assert [node.name for node in await two.nodes(soon())] == ["n1"]

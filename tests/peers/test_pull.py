@@ -120,6 +120,7 @@ def test_a_get_over_http_brings_the_block_too(nodes: ClusterNodes) -> None:
         assert answer.read() == payload
 
 
+@pytest.mark.slow
 def test_blocks_that_are_on_the_disk_of_their_holder_come_as_well(nodes: ClusterNodes) -> None:
     one, two = nodes.start("n1", "n2")
     blocks = blocks_of(range(1, 17))
@@ -131,6 +132,7 @@ def test_blocks_that_are_on_the_disk_of_their_holder_come_as_well(nodes: Cluster
     assert two.get(keys, 15.0) == list(blocks.values())
 
 
+@pytest.mark.slow
 def test_a_peer_that_hangs_is_a_miss_in_time_and_another_holder_serves(nodes: ClusterNodes) -> None:
     one, two, three = nodes.start("n1", "n2", "n3")
     blocks = blocks_of(range(1, 9))
@@ -201,6 +203,7 @@ def test_nodes_find_each_others_blocks_through_the_directory(nodes_of_directory:
     assert sorted(peer.name for peer in page.peers) == ["n1", "n2"]
 
 
+@pytest.mark.slow
 def test_what_a_node_evicts_is_withdrawn_and_an_old_run_of_it_gives_no_credit(
     nodes_of_directory: ClusterNodes,
 ) -> None:
@@ -220,6 +223,7 @@ def test_what_a_node_evicts_is_withdrawn_and_an_old_run_of_it_gives_no_credit(
     assert two.get(keys[:4], 10.0) == list(blocks.values())[:4]
 
 
+@pytest.mark.slow
 def test_a_directory_that_is_killed_frozen_or_emptied_hurts_nobody_and_nodes_find_together_again(
     nodes_of_directory: ClusterNodes, directory: DirectoryServer
 ) -> None:

@@ -1,6 +1,7 @@
 """A real redis-server (or valkey-server) on loopback, for tests of the directory: started, frozen, emptied, killed, started anew."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -23,6 +24,19 @@ def server_program() -> str:
     return found
 
 
+def _free_port() -> int:
+    """Below 55,536: a member of a Cluster also listens 10,000 above."""
+    for _ in range(100):
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
+
+
 class DirectoryServer:
     """Keeps nothing on disk: after a restart it is empty. `url` stays the same."""
 
@@ -30,9 +44,7 @@ class DirectoryServer:
         self._program = server_program()
         self._folder = folder
         self._options = options
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            self.port: int = sock.getsockname()[1]
+        self.port = _free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -63,6 +75,12 @@ class DirectoryServer:
     def keys(self) -> int:
         return int(self.command("DBSIZE")[1:])
 
+    def cluster_is_whole(self) -> bool:
+        """Whether this member of a Cluster knows who has each slot."""
+        with socket.create_connection(("127.0.0.1", self.port), SECONDS) as sock:
+            sock.sendall(b"*2\r\n$7\r\nCLUSTER\r\n$4\r\nINFO\r\n")
+            return b"cluster_state:ok" in sock.recv(1 << 16)
+
     def freeze(self) -> None:
         assert self.process is not None
         os.kill(self.process.pid, signal.SIGSTOP)
@@ -85,3 +103,45 @@ class DirectoryServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.kill()
+
+
+class DirectoryCluster:
+    """Three servers that are one Cluster, a third of the slots each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.servers = [DirectoryServer(folder, *_cluster_options(number)) for number in range(3)]
+
+    @property
+    def url(self) -> str:
+        return ",".join(server.url for server in self.servers)
+
+    def __enter__(self) -> Self:
+        try:
+            self._join()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for server in self.servers:
+            server.kill()
+
+    def _join(self) -> None:
+        bounds = [0, 5461, 10923, 16384]
+        for server, first, end in zip(self.servers, bounds, bounds[1:], strict=False):
+            server.start()
+            assert server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1)) == b"+OK"
+        for server in self.servers[1:]:
+            self.servers[0].command("CLUSTER", "MEET", "127.0.0.1", str(server.port))
+        deadline = time.monotonic() + 3 * SECONDS
+        while not all(server.cluster_is_whole() for server in self.servers):
+            assert time.monotonic() < deadline, "the servers did not become a Cluster"
+            time.sleep(0.05)
+
+
+def _cluster_options(number: int) -> tuple[str, ...]:
+    name = f"cluster-{number}.conf"
+    return ("--cluster-enabled", "yes", "--cluster-config-file", name, "--cluster-node-timeout", "2000")
