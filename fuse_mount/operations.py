@@ -25,7 +25,8 @@ from mooncask.fuse_mount.open_folders import OpenFolder
 from mooncask.fuse_mount.options import ATTRIBUTES_SECONDS, MountOptions
 from mooncask.fuse_mount.spool import Spool
 from mooncask.fuse_mount.store_link import StoreLink
-from mooncask.fuse_mount.tree import BlockNode, DraftNode, Folder, Found, LinkNode, TextNode, Tree
+from mooncask.fuse_mount.tree import BlockNode, DraftNode, Folder, Found, LinkNode, Node, TextNode, Tree
+from mooncask.fuse_mount.versions import Versions
 from mooncask.fuse_mount.writing import Writing
 
 BACKGROUND_MAX = 64
@@ -49,6 +50,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         self._tree = Tree(self._link, self._pages, self._drafts, owner)
         self._views = LeasedViews(self._link)
         self._long_objects = LongObjects(self._link)
+        self._versions = Versions()
         self.open_files = OpenFiles(self._views, self._long_objects)
         self._writing = Writing(self._link, self._tree, self._drafts, self.open_files, self._fill)
 
@@ -75,7 +77,12 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
     def getattr(self, path: str | None, fh: Any = None) -> Attributes:
         if fh is not None:
             return self._open_attributes(self.open_files.get(fh.fh))
-        return self._tree.attributes(self._tree.node(_place(path)))
+        return self._attributes(self._tree.node(_place(path)))
+
+    def _attributes(self, node: Node) -> Attributes:
+        if isinstance(node, BlockNode):
+            self._versions.tell(node.namespace, node.block)
+        return self._tree.attributes(node)
 
     def _open_attributes(self, file: Any) -> Attributes:
         match file:
@@ -116,7 +123,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
         raise failure(errno.ENOSYS)
 
     def entry_attributes(self, found: Found) -> Attributes:
-        return self._tree.attributes(found[1])
+        return self._attributes(found[1])
 
     def releasedir(self, path: str | None, fh: int) -> int:
         self.open_files.remove(fh)
@@ -144,6 +151,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                     fi.fh = self.open_files.add(OpenWriting(draft))
                 else:
                     fi.noflush = 1
+                    fi.direct_io = int(self._versions.tell(node.namespace, node.block))
                     fi.fh = self.open_files.add(BlockFile(node.namespace, node.block))
         return 0
 

@@ -1,5 +1,6 @@
 """Blocks read as files by the programs that people use."""
 
+import contextlib
 import errno
 import json
 import mmap
@@ -12,14 +13,22 @@ import pytest
 from mount_process import run
 from mounted_store import BLOCK, Folder, Mounted, names
 
-from mooncask.client.http import UNIX, HttpClient
-from mooncask.client.socket_path import http_socket_path
+from mooncask.client.http import HttpClient
+
+VERSION_BYTES = 2 << 20
+"""Far more than the kernel reads ahead."""
 
 
 def first(folder: Folder) -> tuple[Path, bytes, bytes]:
     """(its file, its key, its bytes) of a namespace's first block."""
     key, payload = next(iter(folder.payloads.items()))
     return folder.blocks / key.hex(), key, payload
+
+
+def test_a_namespace_whose_keys_are_made_with_another_hash_is_shown_too(mounted: Mounted) -> None:
+    folder = mounted.kv(1, hash="xxh3_128")
+    path, _, payload = first(folder)
+    assert names(folder.blocks) == [path.name] and path.read_bytes() == payload
 
 
 def test_cat_cp_dd_and_mmap_give_the_blocks_bytes(mounted: Mounted, tmp_path: Path) -> None:
@@ -174,7 +183,7 @@ def test_df_shows_the_room_of_the_slowest_tier(mounted: Mounted) -> None:
 def test_an_object_longer_than_a_block_is_read_by_ranges(mounted: Mounted, tmp_path: Path) -> None:
     folder = mounted.objects()
     content = os.urandom((11 << 20) + 12345)
-    with HttpClient(UNIX + http_socket_path(mounted.daemon.socket_path)) as http:
+    with HttpClient.beside(mounted.daemon.socket_path) as http:
         http.put(folder.handle.name, "long/object.bin", content)
     path = folder.blocks / "long" / "object.bin"
     assert path.stat().st_size == len(content)
@@ -187,7 +196,7 @@ def test_an_object_longer_than_a_block_is_read_by_ranges(mounted: Mounted, tmp_p
 
 def test_a_reader_of_a_long_object_never_gets_parts_of_another_version(mounted: Mounted) -> None:
     folder, length = mounted.objects(), 12 << 20
-    with HttpClient(UNIX + http_socket_path(mounted.daemon.socket_path)) as http:
+    with HttpClient.beside(mounted.daemon.socket_path) as http:
         http.put(folder.handle.name, "long", bytes(length))
         with (folder.blocks / "long").open("rb", buffering=0) as file:
             assert file.read(4096) == bytes(4096)
@@ -215,6 +224,40 @@ def test_a_reader_never_gets_bytes_of_another_version_than_it_opened(mounted: Mo
         with pytest.raises(OSError) as raised:
             file.read(10)
         assert raised.value.errno == errno.ESTALE
+
+
+@pytest.mark.parametrize("by_mount", [True, False])
+def test_who_opens_the_next_version_gets_no_byte_of_one_that_is_still_being_read(
+    mounted: Mounted, by_mount: bool
+) -> None:
+    one, other = b"1" * VERSION_BYTES, b"2" * VERSION_BYTES
+    folder = mounted.objects(a=one)
+    with (folder.blocks / "a").open("rb", buffering=0) as old:
+        assert old.read(4096) == one[:4096]
+        if by_mount:
+            (folder.blocks / "a").write_bytes(other)
+        else:
+            mounted.client.put(folder.handle, [b"a"], [other])
+        with (folder.blocks / "a").open("rb", buffering=0) as new:
+            assert new.read(4096) == other[:4096]
+            with contextlib.suppress(OSError):  # it may be told that its version is gone
+                old.seek(VERSION_BYTES // 2)
+                assert old.read() in (one[VERSION_BYTES // 2 :], b"")
+            new.seek(0)
+            assert new.readall() == other
+    assert (folder.blocks / "a").read_bytes() == other
+
+
+@pytest.mark.parametrize("lengths", [(100, 70_000), (70_000, 100)])
+def test_an_object_that_was_just_looked_at_is_read_to_the_end_of_its_next_version(
+    mounted: Mounted, lengths: tuple[int, int]
+) -> None:
+    """The kernel goes by the length that it was told for a second."""
+    folder = mounted.objects(a=bytes(lengths[0]))
+    assert (folder.blocks / "a").stat().st_size == lengths[0]
+    mounted.client.put(folder.handle, [b"a"], [bytes(lengths[1])])
+    with (folder.blocks / "a").open("rb", buffering=0) as file:
+        assert len(file.read(1 << 20)) == lengths[1]
 
 
 def test_what_is_not_there_is_not_found(mounted: Mounted) -> None:
