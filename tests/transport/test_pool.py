@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from child_processes import until
@@ -12,6 +14,7 @@ from mooncask.daemon.transport.endpoint import open_endpoint
 from mooncask.daemon.transport.pool import BACKOFF_SECONDS, BACKOFF_SECONDS_MAX, Links, backoff_seconds
 from mooncask.daemon.transport.transport import Link
 from mooncask.errors import AddressInUse, BadRequest, ConfigError, DeadlineExceeded, PeerChanged, PeerUnavailable
+from mooncask.tiers.arena import StagingArea
 
 
 def closed_port() -> int:
@@ -107,7 +110,15 @@ async def test_nobody_there_and_no_address_are_told_apart(world: World) -> None:
 # --- from the configuration ------------------------------------------------------------------------------------------
 
 
-async def test_an_endpoint_is_what_the_configuration_says(tmp_path, world: World) -> None:
+@pytest.fixture
+def arena() -> Iterator[StagingArea]:
+    """The memory that a node would read into; these tests read into their own."""
+    arena = StagingArea(1 << 20)
+    yield arena
+    arena.close()
+
+
+async def test_an_endpoint_is_what_the_configuration_says(tmp_path: Path, world: World, arena: StagingArea) -> None:
     secret = tmp_path / "secret"
     secret.write_text("what-the-cluster-knows\n")
     secret.chmod(0o600)
@@ -116,25 +127,31 @@ async def test_an_endpoint_is_what_the_configuration_says(tmp_path, world: World
         section = write_cluster_certificates(world.folder, "n1")
         tls = {key: getattr(section, key) for key in ("tls_certificate", "tls_key", "tls_ca")}
     one = await open_endpoint(
-        config_of(tmp_path, listen="127.0.0.1:0", secret_file=str(secret), **tls), incarnation_of("a"), world.provider
+        config_of(tmp_path, listen="127.0.0.1:0", secret_file=str(secret), **tls),
+        incarnation_of("a"),
+        world.provider,
+        arena,
     )
     two = await open_endpoint(
         config_of(tmp_path, listen="127.0.0.1:0", secret="what-the-cluster-knows", **tls),
         incarnation_of("b"),
         world.provider,
+        arena,
     )
     link = await two.pool.link(one.identity.address, soon(), incarnation_of("a"))
     assert link.peer.name == one.identity.name and one.server.address == one.identity.address
     assert len(await fetch(link, [key_of(1, 10)])) == 1
     assert await link.lease(NS, [b"nothing"], soon()) == [None]
     with pytest.raises(AddressInUse, match=r"cluster\.listen"):
-        await open_endpoint(config_of(tmp_path, listen=one.identity.address), incarnation_of("c"), world.provider)
+        await open_endpoint(
+            config_of(tmp_path, listen=one.identity.address), incarnation_of("c"), world.provider, arena
+        )
     await two.close()
     await one.close()
 
 
 @pytest.mark.parametrize("key", ["secret_file", "tls_ca", "tls_certificate"])
-async def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path, key: str) -> None:
+async def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path: Path, key: str, arena: StagingArea) -> None:
     section = write_cluster_certificates(tmp_path, "n1")
     files = {name: getattr(section, name) for name in ("tls_certificate", "tls_key", "tls_ca")}
     with pytest.raises(ConfigError, match=rf"cluster\.{key}"):
@@ -142,4 +159,5 @@ async def test_a_file_that_cannot_be_used_is_named_at_the_start(tmp_path, key: s
             config_of(tmp_path, listen="127.0.0.1:0", **(files | {key: str(tmp_path / "missing")})),
             incarnation_of("a"),
             World(None).provider,
+            arena,
         )
