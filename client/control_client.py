@@ -4,8 +4,6 @@ What the answers mean is written in `control.py`; payload goes through the local
 """
 
 import http.client
-import select
-import socket
 import threading
 import time
 from collections.abc import Sequence
@@ -18,7 +16,8 @@ import msgspec
 
 from mooncask.client import control
 from mooncask.client.socket_path import default_socket_path, http_socket_path
-from mooncask.errors import BadRequest, DaemonUnavailable, DeadlineExceeded, MooncaskError, error_classes, revive
+from mooncask.client.unix_http import UnixConnection
+from mooncask.errors import BadRequest, DaemonUnavailable, DeadlineExceeded, MooncaskError, revive, revive_by_code
 
 _READ_BYTES = 1 << 20
 _ANSWER_BYTES_MAX = 256 << 20
@@ -45,7 +44,7 @@ class ControlClient:
         """`socket_path` is the daemon's own socket, by default this user's. Does not connect yet."""
         self.socket_path = http_socket_path(socket_path or default_socket_path())
         self.deadline_seconds = deadline_seconds
-        self._connection = _UnixConnection(self.socket_path)
+        self._connection = UnixConnection(self.socket_path)
         self._lock = threading.Lock()
 
     # --- blocks ---
@@ -201,9 +200,9 @@ class ControlClient:
     def _exchange(self, method: str, path: str, body: bytes, until: float) -> tuple[int, bytes]:
         connection = self._connection
         connection.drop_if_ended()
-        connection.until = until
+        connection.timeout = _left(until)
         if connection.sock is not None:
-            connection.sock.settimeout(_left(until))
+            connection.sock.settimeout(connection.timeout)
         connection.request(method, path, body or None, {"Host": "localhost"})
         response = connection.getresponse()
         data = bytearray()
@@ -214,30 +213,6 @@ class ControlClient:
             if connection.sock is not None:
                 connection.sock.settimeout(_left(until))
         return response.status, bytes(data)
-
-
-class _UnixConnection(http.client.HTTPConnection):
-    """As over TCP, but to a socket's path. `until` is when connecting and each step must be over."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
-        self._path = path
-        self.until = 0.0
-
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            sock.settimeout(_left(self.until))
-            sock.connect(self._path)
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = sock
-
-    def drop_if_ended(self) -> None:
-        """An idle connection on which something can be read was ended by the daemon, or it is another daemon by now."""
-        if self.sock is not None and select.select([self.sock], [], [], 0)[0]:
-            self.close()
 
 
 def _left(until: float) -> float:
@@ -274,5 +249,4 @@ def _from_xml(status: int, data: bytes) -> MooncaskError:
     except ElementTree.ParseError:
         return BadRequest(f"the daemon answered {status}: {data[:80]!r}")
     code, message = root.findtext("Code", ""), root.findtext("Message", "")
-    names = sorted(name for name, cls in error_classes().items() if cls.code == code)
-    return revive(names[0], message, {}) if names else BadRequest(f"{code or status}: {message}")
+    return revive_by_code(code, message) or BadRequest(f"{code or status}: {message}")

@@ -6,7 +6,6 @@ bytes is a KV block's digest (32 hex digits in the path), one given as text is a
 """
 
 import http.client
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from xml.etree import ElementTree
 
 from mooncask.client.byte_views import flat_bytes
+from mooncask.client.socket_path import http_socket_path
+from mooncask.client.unix_http import UnixConnection
 from mooncask.errors import (
     BadRequest,
     DaemonUnavailable,
@@ -24,8 +25,7 @@ from mooncask.errors import (
     NoSuchBlock,
     NoSuchNamespace,
     OutOfBounds,
-    error_classes,
-    revive,
+    revive_by_code,
 )
 
 Key = bytes | str
@@ -63,24 +63,6 @@ class _Time:
     end: float
 
 
-class _UnixConnection(http.client.HTTPConnection):
-    """Speaks HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost")
-        self._path = path
-
-    def connect(self) -> None:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            sock.settimeout(self.timeout)
-            sock.connect(self._path)
-        except BaseException:
-            sock.close()
-            raise
-        self.sock = sock
-
-
 class HttpClient:
     """One kept-alive connection to a daemon's HTTP address. One thread at a time.
 
@@ -94,13 +76,18 @@ class HttpClient:
         self.deadline_seconds = deadline_seconds
         if address.startswith(UNIX):
             self.address = address
-            self._connection: http.client.HTTPConnection = _UnixConnection(address.removeprefix(UNIX))
+            self._connection: http.client.HTTPConnection = UnixConnection(address.removeprefix(UNIX))
             return
         parts = urlsplit(address if "//" in address else f"//{address}")
         if parts.scheme not in ("", "http") or not parts.hostname or parts.path not in ("", "/"):
             raise BadRequest(f"address {address!r}: http://host:port is wanted")
         self.address = f"http://{parts.netloc}"
         self._connection = http.client.HTTPConnection(parts.hostname, parts.port or 80)
+
+    @classmethod
+    def beside(cls, socket_path: str, deadline_seconds: float = 30.0) -> Self:
+        """A client of the daemon whose own socket this is, over its Unix socket for HTTP."""
+        return cls(UNIX + http_socket_path(socket_path), deadline_seconds)
 
     def put(self, namespace: str, key: Key, payload: Any, deadline_seconds: float | None = None) -> str:
         """Stores a block, or an object of any length, and returns its ETag without the quotes. In write_through namespaces it
@@ -290,8 +277,7 @@ class HttpClient:
             return NoSuchNamespace(namespace)
         if code == NoSuchBlock.code or response.status == 404:
             return NoSuchBlock(namespace, _shown(key))
-        names = sorted(name for name, cls in error_classes().items() if cls.code == code)
-        return revive(names[0], message, {}) if names else BadRequest(f"{code or response.status}: {message}")
+        return revive_by_code(code, message) or BadRequest(f"{code or response.status}: {message}")
 
 
 def _path(namespace: str, key: Key) -> str:

@@ -46,6 +46,10 @@ from mooncask.errors.objects import PartTooSmall as PartTooSmall
 from mooncask.errors.objects import PreconditionFailed as PreconditionFailed
 from mooncask.errors.peers import PeerChanged as PeerChanged
 from mooncask.errors.peers import PeerUnavailable as PeerUnavailable
+from mooncask.errors.translation import error_classes as error_classes
+from mooncask.errors.translation import error_data as error_data
+from mooncask.errors.translation import revive as revive
+from mooncask.errors.translation import revive_by_code as revive_by_code
 
 # --- missing ---------------------------------------------------------------------------------------------------------
 
@@ -287,7 +291,10 @@ class NamespaceNotEmpty(MooncaskError):
     code, http_status, errno, exit_code = "BucketNotEmpty", 409, _errno.ENOTEMPTY, 65
 
     def __init__(self, namespace: str, blocks: int) -> None:
-        super().__init__(f"namespace {namespace} still has {blocks} blocks; delete them first")
+        having = f"{blocks} block" if blocks == 1 else f"{blocks} blocks"
+        super().__init__(
+            f'namespace {namespace} still has {having}; "mooncask namespaces drop {namespace} --with-blocks" deletes all'
+        )
         self.namespace, self.blocks = namespace, blocks
 
 
@@ -362,33 +369,3 @@ class FolderNotWritable(MooncaskError):
     def __init__(self, setting: str, folder: str, why: str) -> None:
         super().__init__(f"{setting} = {folder} cannot be written: {why}")
         self.setting, self.folder, self.why = setting, folder, why
-
-
-# --- on the wire -----------------------------------------------------------------------------------------------------
-
-Scalar = str | int | float
-
-
-def error_classes() -> dict[str, type[MooncaskError]]:
-    """Every class of the tree by its name."""
-    found: dict[str, type[MooncaskError]] = {}
-    waiting = list(MooncaskError.__subclasses__())
-    while waiting:
-        cls = waiting.pop()
-        found[cls.__name__] = cls
-        waiting.extend(cls.__subclasses__())
-    return found
-
-
-def error_data(error: MooncaskError) -> dict[str, Scalar]:
-    """The attributes that an error carries, for the wire."""
-    return dict(vars(error))
-
-
-def revive(name: str, message: str, data: dict[str, Scalar]) -> MooncaskError:
-    """The error another process raised: same class, text and attributes. An unknown class becomes a plain MooncaskError."""
-    cls = error_classes().get(name, MooncaskError)
-    error = cls.__new__(cls)
-    error.args = (message,)
-    vars(error).update(data)
-    return error

@@ -42,12 +42,12 @@ class Publisher:
         return True
 
     def _check_block(self, draft: Draft) -> None:
-        size = self.block_bytes(draft.namespace)
+        size = self._block_bytes(draft.namespace)
         if draft.spool.size != size or not draft.spool.whole:
             wanted = f"{size} bytes, as its other blocks" if size else "a first block by a client that knows its size"
             have = f"{draft.spool.size} bytes" + ("" if draft.spool.whole else " with holes")
             log.warning(
-                "%s/%s: %s were written and namespace wants %s; nothing is stored",
+                "%s/%s: %s were written and the namespace wants %s; nothing is stored",
                 draft.namespace.name,
                 draft.key.hex(),
                 have,
@@ -55,7 +55,7 @@ class Publisher:
             )
             raise failure(errno.EIO)
 
-    def block_bytes(self, namespace: Namespace) -> int:
+    def _block_bytes(self, namespace: Namespace) -> int:
         """What a KV namespace's blocks have, 0 while it has none."""
         first = self._link.first(namespace)
         return first.size if first else 0

@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from mooncask.client.family import Family
-from mooncask.client.http import UNIX, HttpClient
+from mooncask.client.http import HttpClient
+from mooncask.client.listed_namespace import open_as_listed
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import Page
-from mooncask.client.socket_path import http_socket_path
 from mooncask.client.wire import BlockStat, NamespaceKind, NamespaceStat, Status
 from mooncask.errors import DeadlineExceeded, NoSuchNamespace
 
@@ -65,7 +64,7 @@ class StoreLink:
 
     def http(self) -> HttpClient:
         """A new client of the daemon's HTTP socket."""
-        return HttpClient(UNIX + http_socket_path(self.client.target.path), self.deadline_seconds)
+        return HttpClient.beside(self.client.target.path, self.deadline_seconds)
 
     def status(self, *, fresh: bool = False) -> Status:
         """The daemon's, at most STATUS_SECONDS old."""
@@ -95,11 +94,7 @@ class StoreLink:
         with self._lock:
             handle = self._open.get(stat.name)
         if handle is None:
-            handle = self._answered(
-                lambda: self.client.open_namespace(
-                    stat.name, kind=stat.kind, family=Family(stat.family), shard=stat.shard, create=False
-                )
-            )
+            handle = self._answered(lambda: open_as_listed(self.client, stat))
             with self._lock:
                 self._open[stat.name] = handle
         return handle

@@ -39,7 +39,7 @@ class Writing:
 
     def create(self, place: Place) -> Draft:
         """A new file. In a KV namespace a name that is no digest gives a staged one."""
-        namespace, names = self._in_blocks(place, errno.EPERM)
+        namespace, names = self._in_blocks(place)
         if namespace.is_kv:
             if len(names) != 1:
                 raise failure(errno.ENOENT)
@@ -52,7 +52,7 @@ class Writing:
 
     def rewrite(self, place: Place, node: BlockNode, *, empty: bool) -> Draft:
         """An object that is there, to be changed. A KV block never changes: EPERM."""
-        namespace, names = self._in_blocks(place, errno.EPERM)
+        namespace, names = self._in_blocks(place)
         if namespace.is_kv:
             raise failure(errno.EPERM)
         fill = None if empty else partial(self._fill, node)
@@ -163,8 +163,8 @@ class Writing:
         """Gives a file that this mount wrote its final name; others may not be renamed: EPERM, or EXDEV between namespaces."""
         if flags & ~NO_REPLACE:
             raise failure(errno.EINVAL)
-        namespace, source = self._in_blocks(old, errno.EPERM)
-        other, target = self._in_blocks(new, errno.EPERM)
+        namespace, source = self._in_blocks(old)
+        other, target = self._in_blocks(new)
         if namespace.name != other.name:
             raise failure(errno.EXDEV)
         draft = self._drafts.find(namespace.name, source)
@@ -233,7 +233,7 @@ class Writing:
                     raise failure(errno.EEXIST)
                 self._link.create_namespace(key_of_name(name))
             case layout.InBlocks(_, names) if names:
-                namespace, _ = self._in_blocks(place, errno.EPERM)
+                namespace, _ = self._in_blocks(place)
                 if namespace.is_kv:
                     raise failure(errno.EPERM)
                 if self._exists(place):
@@ -270,9 +270,10 @@ class Writing:
             return False
         return True
 
-    def _in_blocks(self, place: Place, otherwise: int) -> tuple[Namespace, Names]:
+    def _in_blocks(self, place: Place) -> tuple[Namespace, Names]:
+        """The namespace and the names below its `blocks/`. Raises EPERM for every other place: nobody writes there."""
         if not isinstance(place, layout.InBlocks) or not place.names:
-            raise failure(otherwise)
+            raise failure(errno.EPERM)
         return self._tree.namespace(place.namespace), place.names
 
 

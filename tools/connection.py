@@ -6,13 +6,12 @@ Completion asks the daemon with a short deadline, and completes nothing when the
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mooncask.client.socket_path import VARIABLES, default_socket_path
-from mooncask.errors import FamilyMismatch, MooncaskError, NoSuchNamespace
+from mooncask.errors import MooncaskError, NoSuchNamespace
 
 if TYPE_CHECKING:
     from mooncask.client.local import LocalClient
@@ -58,22 +57,9 @@ def the_namespace(client: "LocalClient", name: str) -> "NamespaceStat":
 
 def open_existing(client: "LocalClient", name: str) -> "NamespaceHandle":
     """Opens a namespace of either kind with the family it already has. Raises NoSuchNamespace."""
-    return open_as_it_is(client, the_namespace(client, name))
+    from mooncask.client.listed_namespace import open_as_listed
 
-
-def open_as_it_is(client: "LocalClient", found: "NamespaceStat") -> "NamespaceHandle":
-    """Opens it with its own family. Which hash its keys are made with is not listed: only the right one opens it."""
-    from mooncask.client.family import Family
-
-    reopen = partial(
-        client.open_namespace, found.name, Family(found.family), found.shard, kind=found.kind, create=False
-    )
-    try:
-        return reopen()
-    except FamilyMismatch as mismatch:
-        if mismatch.field != "fingerprint":
-            raise
-        return reopen(hash="xxh3_128")
+    return open_as_listed(client, the_namespace(client, name))
 
 
 def is_kv(namespace: "NamespaceHandle") -> bool:

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from mooncask.client.http import UNIX, HttpClient
-from mooncask.client.socket_path import http_socket_path
+from mooncask.client.http import HttpClient
 from mooncask.client.wire import NamespaceKind
 from mooncask.errors import BadRequest
 from mooncask.tools.connection import (
@@ -86,7 +85,7 @@ def drop(
             keys = [block.key for block in all_blocks(client, handle)]
             for start in range(0, len(keys), DROP_BATCH):
                 deleted += client.evict(handle, keys[start : start + DROP_BATCH])
-    with HttpClient(UNIX + http_socket_path(socket_of(socket))) as http:
+    with HttpClient.beside(socket_of(socket)) as http:
         http.delete_namespace(namespace)
     if as_json:
         print_json({"namespace": namespace, "dropped": True, "deleted": deleted})

@@ -4,8 +4,7 @@ beside its bytes, and objects longer than a block."""
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from mooncask.client.http import UNIX, HttpClient
-from mooncask.client.socket_path import http_socket_path
+from mooncask.client.http import HttpClient
 
 PIECE_BYTES = 8 << 20
 KEPT = {
@@ -21,11 +20,6 @@ META = "x-amz-meta-"
 
 class ObjectClient(HttpClient):
     """One thread at a time, as HttpClient."""
-
-    @classmethod
-    def beside(cls, socket_path: str) -> "ObjectClient":
-        """The HTTP of the daemon whose own socket this is."""
-        return cls(UNIX + http_socket_path(socket_path))
 
     def headers_of(self, namespace: str, key: str) -> tuple[int, dict[str, str]]:
         """Size, and the headers that are kept. Raises NoSuchBlock."""

@@ -32,7 +32,9 @@ def serve(
     dram: Annotated[str | None, typer.Option(help="Size of the DRAM tier, such as 4GiB.")] = None,
     nvme: Annotated[str | None, typer.Option(help="Data folder of the NVMe tier; none by default.")] = None,
     nvme_capacity: Annotated[str | None, typer.Option(help="Size of the NVMe tier, such as 100GiB.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Eviction policy of DRAM: lru, fifo, lfu, s3fifo, 2q, arc or sieve.")] = None,
+    policy: Annotated[
+        str | None, typer.Option(help="Eviction policy of DRAM: lru, fifo, lfu, s3fifo, 2q, arc or sieve.")
+    ] = None,
     log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
 ) -> None:
     """Run the daemon of this node until SIGTERM or Ctrl-C. Without options: 1 GiB of DRAM, no NVMe, loopback.

@@ -15,6 +15,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from mooncask.client.control_client import ControlClient
+from mooncask.client.listed_namespace import open_as_listed
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, NamespaceStat
@@ -25,7 +26,6 @@ from mooncask.tools.connection import (
     complete_namespace,
     connected,
     is_kv,
-    open_as_it_is,
     socket_of,
     the_namespace,
 )
@@ -39,7 +39,6 @@ BATCH_BYTES = 64 << 20
 DEADLINE_SECONDS = 60.0
 EVENTS = 1000
 """Departures to look through: many more than leave while one batch is read."""
-
 
 CLOCK_SECONDS = 1.0
 """The log may tell a departure's time in whole seconds."""
@@ -100,16 +99,14 @@ class Check:
         self._since_seconds = time.time() - CLOCK_SECONDS
 
     def namespace(self, found: NamespaceStat) -> Checked:
-        handle, result = open_as_it_is(self._client, found), Checked(found.name)
+        handle, result = open_as_listed(self._client, found), Checked(found.name)
         task = self._progress.add_task(found.name, total=found.blocks)
         for blocks in batches(all_blocks(self._client, handle), BATCH_BLOCKS, BATCH_BYTES):
             chosen = [block for block in blocks if not self._tier or self._tier in tier_names(block)]
             if chosen:
                 self.batch(handle, chosen, result)
             self._progress.advance(task, len(blocks))
-        self._progress.update(
-            task, total=self._progress.tasks[task].completed
-        )  # blocks may have come or gone meanwhile
+        self._progress.update(task, total=self._progress.tasks[task].completed)  # blocks came or went meanwhile
         return result
 
     def batch(self, handle: NamespaceHandle, blocks: Sequence[BlockStat], result: Checked) -> None:

@@ -2,12 +2,15 @@
 
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from daemon_process import DaemonProcess
 
 from mooncask.client.control_client import ControlClient
+from mooncask.client.socket_path import http_socket_path
+from mooncask.client.unix_http import UnixConnection
 from mooncask.errors import (
     BadRequest,
     Busy,
@@ -65,11 +68,9 @@ def test_threads_share_a_client_and_none_gets_anothers_answer(tmp_path: Path) ->
 def test_what_is_refused_before_a_page_is_reached_comes_as_its_error_too(tmp_path: Path) -> None:
     with (
         DaemonProcess.start(tmp_path, {"http.requests_max": 1}) as daemon,
-        ControlClient(daemon.socket_path, 10.0) as slow,
         ControlClient(daemon.socket_path, 10.0) as quick,
+        closing(UnixConnection(http_socket_path(daemon.socket_path), 10.0)) as held,
     ):
-        held = slow._connection
-        held.until = time.monotonic() + 10
         held.putrequest("POST", "/-/v1/why")
         held.putheader("Content-Length", "10")
         held.endheaders(b"{")

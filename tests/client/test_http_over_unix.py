@@ -10,7 +10,6 @@ from daemon_process import DaemonProcess
 from mooncask.client.http import UNIX, HttpClient
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
-from mooncask.client.socket_path import http_socket_path
 from mooncask.client.wire import NamespaceKind
 from mooncask.errors import DaemonUnavailable, NamespaceNotEmpty, NoSuchBlock, NoSuchNamespace, PreconditionFailed
 
@@ -23,7 +22,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
 
 @pytest.fixture
 def http(daemon: DaemonProcess) -> Iterator[HttpClient]:
-    with HttpClient(UNIX + http_socket_path(daemon.socket_path)) as connected:
+    with HttpClient.beside(daemon.socket_path) as connected:
         yield connected
 
 

@@ -3,9 +3,11 @@
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from daemon_process import DaemonProcess
 from mount_process import MountProcess
 
@@ -17,6 +19,14 @@ BLOCK = 64 << 10
 SETTINGS = {"dram.capacity": "64 MiB", "nvme.capacity": "128 MiB", "limits.block_max": "2 MiB"}
 
 
+@contextmanager
+def refused(number: int) -> Iterator[None]:
+    """What is done in here must fail with this errno."""
+    with pytest.raises(OSError) as raised:
+        yield
+    assert raised.value.errno == number, raised.value
+
+
 @dataclass
 class Mounted:
     """Each test takes namespaces of its own."""
@@ -26,10 +36,10 @@ class Mounted:
     client: LocalClient
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def kv(self, blocks: int = 0) -> "Folder":
+    def kv(self, blocks: int = 0, *, hash: str = "sha256") -> "Folder":
         """A KV namespace of its own with one chain of `blocks` random blocks."""
         name = f"kv{next(self.numbers)}"
-        handle = self.client.open_namespace(name, {"model": name, "block_tokens": "16"})
+        handle = self.client.open_namespace(name, {"model": name, "block_tokens": "16"}, hash=hash)
         folder = Folder(self, handle)
         keys = [os.urandom(16) for _ in range(blocks)]
         if keys:

@@ -160,7 +160,6 @@ def _check(nodes: Nodes, batch: Batch, source: Bytes) -> None:
         for key, block, payload in zip(keys, blocks, expected, strict=True):
             if block is None or not np.array_equal(block.numpy(), payload):
                 raise CorruptBlock(key.decode(), "dram", "it came from the peer with other bytes, or not at all")
-        del block
     nodes.reader.evict(nodes.wanted, keys)
 
 

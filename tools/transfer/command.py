@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
+from mooncask.client.listed_namespace import open_as_listed
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
-from mooncask.tools.connection import Json, Namespace, Socket, connected, is_kv, open_as_it_is, socket_of, the_namespace
+from mooncask.tools.connection import Json, Namespace, Socket, connected, is_kv, socket_of, the_namespace
 from mooncask.tools.exit_codes import DATA, INTERRUPTED
 from mooncask.tools.keys import format_size
 from mooncask.tools.object_client import ObjectClient
@@ -40,7 +41,7 @@ def export_command(
     """Write a namespace's blocks into a tar or an S3 bucket. Run it again to go on, or to add what came meanwhile."""
     with connected(socket) as client:
         found = the_namespace(client, namespace)
-        handle = open_as_it_is(client, found)
+        handle = open_as_listed(client, found)
         manifest = _manifest(handle)
         with (
             open_writer(target, manifest, endpoint_url) as writer,
