@@ -21,7 +21,7 @@ Policy = Annotated[str, msgspec.Meta(pattern="^(lru|fifo|lfu|s3fifo|2q|arc|sieve
 ETag = Annotated[str, msgspec.Meta(pattern="^(md5|xxh3)$")]
 Ack = Annotated[str, msgspec.Meta(pattern="^(durable|published)$")]
 Rights = Annotated[str, msgspec.Meta(pattern="^(read|write)$")]
-Transport = Annotated[str, msgspec.Meta(pattern="^(auto|tcp)$")]
+Transport = Annotated[str, msgspec.Meta(pattern="^(auto|tcp|rdma)$")]
 LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
 
 

@@ -123,7 +123,7 @@ def test_tenants_have_uids_and_quotas(tmp_path: Path) -> None:
         ('[cluster]\nlisten = "[::1]:0"\npeers = ["a:1"]\ndirectory = "redis://b:1"', ["cluster.peers", "directory"]),
         ('[cluster]\nlisten = "[::1]:0"\ndirectory = "http://b:1"', ["cluster.directory", "http://b:1", "valkey://"]),
         ('[cluster]\nlisten = "[::1]:0"\ndirectory = "redis://u:pw@b:1"', ["cluster.directory", "...", "_password"]),
-        ('[cluster]\ntransport = "rdma"', ["cluster.transport", "rdma", '"auto", "tcp"']),
+        ('[cluster]\ntransport = "pigeon"', ["cluster.transport", "pigeon", '"auto", "tcp", "rdma"']),
         ("[cluster]\nconnections = 17", ["cluster.connections", "1 to 16"]),
         ('[cluster]\nttl = "10ms"', ["cluster.ttl", "one second"]),
         ('[cluster]\ntls_key = "k.pem"', ["cluster.tls_certificate", "cluster.tls_key"]),
