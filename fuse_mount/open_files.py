@@ -107,11 +107,18 @@ class OpenFiles:
                     return draft.spool.read(offset, size)
         raise IsADirectoryError
 
+    def readers(self, namespace: str, key: bytes) -> list[BlockFile]:
+        """Who has a stored version of this block open."""
+        return [
+            file
+            for file in list(self._open.values())
+            if isinstance(file, BlockFile) and file.namespace.name == namespace and file.block.key == key
+        ]
+
     def keep_readable(self, namespace: str, key: bytes) -> None:
         """Leases a block for those who have it open: it is about to be deleted."""
-        for file in list(self._open.values()):
-            if isinstance(file, BlockFile) and file.namespace.name == namespace and file.block.key == key:
-                try:
-                    self._views.view(file)
-                except (OSError, MooncaskError):
-                    continue  # it was gone already, and its readers will be told
+        for file in self.readers(namespace, key):
+            try:
+                self._views.view(file)
+            except (OSError, MooncaskError):
+                continue  # it was gone already, and its readers will be told

@@ -147,6 +147,7 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
                 self._attach(draft, fi, writes=writes, empty=writes and empties)
             case BlockNode():
                 if writes:
+                    fi.direct_io = self._is_read(node.namespace.name, node.block.key)
                     draft = self._writing.rewrite(place, node, empty=empties)
                     fi.fh = self.open_files.add(OpenWriting(draft))
                 else:
@@ -161,7 +162,12 @@ class MountedStore(mfusepy.Operations):  # type: ignore[misc]  # mfusepy has no 
             raise failure(errno.ESTALE)
         if empty:
             self._writing.empty(attached)
+        fi.direct_io = self._is_read(draft.namespace.name, draft.key)
         fi.fh = self.open_files.add(OpenWriting(attached, writes))
+
+    def _is_read(self, namespace: str, key: bytes) -> int:
+        """1 if somebody reads what is stored by that key: what is written must not get into the pages that he reads."""
+        return int(bool(self.open_files.readers(namespace, key)))
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:
         fi.fh = self.open_files.add(OpenWriting(self._writing.create(_place(path))))
