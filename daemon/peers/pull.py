@@ -36,7 +36,7 @@ LEASES_FIRST = 8
 """As long as nobody knows how large the blocks are."""
 BATCHES_AT_ONCE = 2
 BUSY_SECONDS = 0.01
-BYTES_AT_ONCE = 8 << 20
+BYTES_AT_ONCE = 16 << 20
 """Reserved, read and published together: the first blocks of a long chain are usable while the others come."""
 PATIENCE_SECONDS = 0.25
 """Who had less time than this to answer is not suspected: the caller was in a hurry."""
@@ -103,7 +103,7 @@ class Pull:
         began, deadline = time.monotonic(), self._deadline_for(keys, wanted)
         try:
             link = await self.ways.pool.link(node.address, deadline, holder)
-            await _Errand(self, link, deque(keys), deadline, figures).run()
+            await _Errand(self, link, deque(keys), deadline, figures, keys_at_once(self.namespace)).run()
             self.ways.suspects.answered(holder)
         except MooncaskError as error:
             late = isinstance(error, DeadlineExceeded)
@@ -131,7 +131,7 @@ class _Errand:
     keys: deque[bytes]
     deadline: float
     figures: PeerFigures
-    _at_once: int = LEASES_FIRST
+    _at_once: int
     """Keys of the next lease: as many as BYTES_AT_ONCE, by the size of those that came."""
     _error: MooncaskError | None = None
 
@@ -253,6 +253,13 @@ class _Errand:
             self.ways.service.counters["peer_pulls_without_room"] += len(requests)
             log.debug("no room for what a peer has: %s", error.message)
             return [None] * len(requests)
+
+
+def keys_at_once(namespace: Namespace) -> int:
+    """Blocks of a KV namespace are mostly of one size: what is here says what will come."""
+    if not namespace.blocks:
+        return LEASES_FIRST
+    return max(1, min(LEASES_AT_ONCE, BYTES_AT_ONCE * namespace.blocks // max(1, namespace.stored_bytes)))
 
 
 def batches(blocks: Sequence[RemoteBlock], bytes_max: int) -> list[list[RemoteBlock]]:
