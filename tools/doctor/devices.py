@@ -10,13 +10,15 @@ from pathlib import Path
 from mooncask.tools.doctor.finding import Finding, note, ok
 
 INFINIBAND = Path("/sys/class/infiniband")
+DEBIAN_PYVERBS = Path("/usr/lib/python3/dist-packages/pyverbs")
+"""Where the daemon finds it too, whatever Python environment it is in."""
 
 
 def check_devices() -> list[Finding]:
     """All of this module."""
     return [
         judge_fuse(fuse_lacks()),
-        judge_rdma(rdma_ports(INFINIBAND), importlib.util.find_spec("pyverbs") is not None),
+        judge_rdma(rdma_ports(INFINIBAND), has_pyverbs()),
     ]
 
 
@@ -36,8 +38,12 @@ def judge_rdma(ports: Mapping[str, str], has_pyverbs: bool) -> Finding:
     if down:
         return note("RDMA", found, f"{', '.join(down)}: bring the link up, or peers use TCP")
     if not has_pyverbs:
-        return note("RDMA", found, "pip install mooncask[rdma], or peers use TCP")
+        return note("RDMA", found, "apt install python3-pyverbs ibverbs-providers, or peers use TCP")
     return ok("RDMA", found)
+
+
+def has_pyverbs() -> bool:
+    return importlib.util.find_spec("pyverbs") is not None or DEBIAN_PYVERBS.is_dir()
 
 
 def fuse_lacks() -> list[str]:
