@@ -1,7 +1,8 @@
 """The other end of a bare socket, in a process of its own: what a call or a byte stream costs without a store.
 
 Run as `python -m mooncask.tools.bench.counterpart FD`. The parent sends (operation, bytes): ECHO answers one byte, SEND
-answers that many bytes, TAKE reads that many and answers one byte.
+answers that many bytes, TAKE reads that many and answers one byte. SEND_MEMORY answers that many from as much shared memory,
+where SEND sends the same chunk, which is in the processor's cache, again and again.
 """
 
 import socket
@@ -11,8 +12,10 @@ import sys
 from types import TracebackType
 from typing import Self
 
+from mooncask.tools.bench.memory_limits import shared_memory
+
 REQUEST = struct.Struct("<BQ")
-ECHO, SEND, TAKE = 0, 1, 2
+ECHO, SEND, TAKE, SEND_MEMORY = 0, 1, 2, 3
 CHUNK_BYTES = 1 << 20
 
 
@@ -50,6 +53,11 @@ class Counterpart:
         self._sock.sendall(REQUEST.pack(SEND, target.nbytes))
         receive_into(self._sock, target)
 
+    def read_memory_into(self, target: memoryview) -> None:
+        """As `read_into`, from memory that no cache holds if it is large enough."""
+        self._sock.sendall(REQUEST.pack(SEND_MEMORY, target.nbytes))
+        receive_into(self._sock, target)
+
     def write(self, source: memoryview) -> None:
         self._sock.sendall(REQUEST.pack(TAKE, source.nbytes))
         self._sock.sendall(source)
@@ -80,9 +88,15 @@ def receive_into(sock: socket.socket, target: memoryview) -> None:
 def serve(sock: socket.socket) -> None:
     """Answers until the parent closes."""
     chunk, request = memoryview(bytearray(CHUNK_BYTES)), memoryview(bytearray(REQUEST.size))
+    memory = shared_memory(CHUNK_BYTES)
     while True:
         receive_into(sock, request)
         operation, left = REQUEST.unpack(request)
+        if operation == SEND_MEMORY:
+            if memory.size != left:
+                memory = shared_memory(left)
+            sock.sendall(memory.data)
+            continue
         while left:
             part = chunk[: min(left, CHUNK_BYTES)]
             sock.sendall(part) if operation == SEND else receive_into(sock, part)
