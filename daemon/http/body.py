@@ -9,6 +9,7 @@ Only what `verify` has let pass may be published. Where the bytes go, how fast t
 with the object are the operation's affairs.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
@@ -16,6 +17,7 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 
+from mooncask.daemon.config import HttpSection
 from mooncask.daemon.http.body_promises import (
     CHECKSUM,
     CONTENT_SHA256,
@@ -39,6 +41,7 @@ from mooncask.daemon.http.ordered_work import OrderedWork
 from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import RunningDigests, missing_digests
 from mooncask.daemon.http.signature_chunks import ChunkSignatures, ChunkSigning, chunk_signing_of
+from mooncask.errors import DeadlineExceeded
 
 CODING = "aws-chunked"
 _SIGNED = f"{STREAMING}AWS4-HMAC-SHA256-PAYLOAD"
@@ -171,9 +174,10 @@ def open_body(request: web.Request, caller: Caller) -> IncomingBody:
 
 
 async def read_document(
-    request: web.Request, caller: Caller, bytes_max: int, *, checksums_of_object: bool = False
+    request: web.Request, caller: Caller, bytes_max: int, limits: HttpSection, *, checksums_of_object: bool = False
 ) -> bytes:
-    """A whole body of at most `bytes_max` bytes, checked: the XML that some operations take. Raises Refused.
+    """A whole body of at most `bytes_max` bytes, checked: the XML that some operations take. Raises Refused, and DeadlineExceeded
+    for one that comes too slowly: requests under way are counted, and whoever holds one must get on with it.
 
     `checksums_of_object`: x-amz-checksum-* headers say something of the object that the document is about, not of the document.
     """
@@ -189,7 +193,12 @@ async def read_document(
         raise Refused(
             400, "MaxMessageLengthExceeded", f"a body of {body.size} bytes; at most {bytes_max} are read here"
         )
-    found = b"".join([bytes(piece) async for piece in body])
+    seconds = limits.grace + body.size / limits.rate_min
+    try:
+        async with asyncio.timeout(seconds):
+            found = b"".join([bytes(piece) async for piece in body])
+    except TimeoutError as error:
+        raise DeadlineExceeded(f"body of {body.size} bytes (http.rate_min)", seconds) from error
     digests = RunningDigests(body.wanted)
     await digests.feed(memoryview(found))
     await body.verify(await digests.finish())

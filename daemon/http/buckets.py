@@ -45,7 +45,7 @@ class Buckets:
     async def create(self, request: web.Request, caller: Caller, name: str) -> web.StreamResponse:
         """An object namespace. Making it again is no error, as in S3's first region; nor is any LocationConstraint, since
         this daemon is wherever it is said to be. Raises BadBucketName, AccessDenied, MalformedXml."""
-        document = await read_document(request, caller, CONFIGURATION_BYTES_MAX)
+        document = await read_document(request, caller, CONFIGURATION_BYTES_MAX, self._service.config.http)
         if document.strip():
             parse_xml(document, "CreateBucketConfiguration")
         await self._service.door.open(caller.tenant, wire.Open(0, name, wire.NamespaceKind.OBJECT))

@@ -15,6 +15,7 @@ from mooncask.daemon.http.buckets import XML
 from mooncask.daemon.http.caller import caller_of
 from mooncask.daemon.http.copy_source import COPY_SOURCE, check_source, copied_span, parse_copy_source
 from mooncask.daemon.http.object_headers import put_attributes, put_condition
+from mooncask.daemon.http.query_number import query_number
 from mooncask.daemon.http.range_request import Span
 from mooncask.daemon.http.running_digests import DIGESTS, RunningDigests, missing_digests
 from mooncask.daemon.http.s3_xml import copied_document
@@ -22,6 +23,7 @@ from mooncask.daemon.http.target import block_key, writable_key
 from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo
 from mooncask.daemon.objects.reader import ObjectReader
 from mooncask.daemon.objects.store import Objects
+from mooncask.daemon.objects.upload_state import PART_NUMBER_MAX
 from mooncask.daemon.service import Service
 from mooncask.errors import BadParameter, BadRequest
 from mooncask.tiers.namespace import Namespace
@@ -80,7 +82,7 @@ class Copying:
         """UploadPartCopy. Raises as `copy_object`, and NoSuchUpload, InvalidPart."""
         key, upload_id = writable_key(namespace, raw_key), request.query["uploadId"]
         upload = self._objects.uploads.find(namespace, key, upload_id)
-        part = _part_number(request.query["partNumber"])
+        part = query_number("partNumber", request.query["partNumber"], 0, PART_NUMBER_MAX)
         source = await self._open(request)
         with source.reader:
             span = copied_span(request.headers.get(f"{COPY_SOURCE}-range"), source.info.size)
@@ -181,9 +183,3 @@ def _algorithm(request: web.Request) -> str:
     if name and (name not in DIGESTS or name == "md5" or name in missing_digests()):
         raise BadParameter(ALGORITHM, text, "CRC32, CRC32C, CRC64NVME, SHA1 or SHA256, as far as this daemon has them")
     return name
-
-
-def _part_number(text: str) -> int:
-    if not text.isascii() or not text.isdigit():
-        raise BadParameter("partNumber", text, "a whole number from 1 to 10000")
-    return int(text[:9])

@@ -37,7 +37,7 @@ class MultiDelete:
 
     async def delete_many(self, request: web.Request, namespace: Namespace) -> web.StreamResponse:
         """200 with what happened to each key; a key that was not there is deleted as well. Durable when it answers."""
-        document = await read_document(request, caller_of(request), DOCUMENT_BYTES_MAX)
+        document = await read_document(request, caller_of(request), DOCUMENT_BYTES_MAX, self._service.config.http)
         asked = await asyncio.to_thread(parse_delete_request, document)
         deleted, failures = asked.keys, asked.failures
         try:

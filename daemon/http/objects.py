@@ -25,12 +25,15 @@ from mooncask.daemon.http.object_headers import (
     put_attributes,
     put_condition,
 )
+from mooncask.daemon.http.query_number import query_number
 from mooncask.daemon.http.range_request import Span, requested_span
 from mooncask.daemon.http.reception import Digested, receive
 from mooncask.daemon.http.sending import send
+from mooncask.daemon.http.small_answer import SmallAnswer
 from mooncask.daemon.http.target import block_key, key_text, writable_key
 from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo, encode_attributes
 from mooncask.daemon.objects.manifest import Manifest
+from mooncask.daemon.objects.upload_state import PART_NUMBER_MAX
 from mooncask.daemon.objects.writer import ObjectWriter
 from mooncask.daemon.service import Service
 from mooncask.errors import BadParameter, BadRequest, NoSuchBlock, OutOfBounds
@@ -52,10 +55,10 @@ class _Answer:
     headers: CIMultiDict[str]
     span: Span | None
 
-    def response(self, body: bytes | None = None) -> web.StreamResponse:
-        """With the body in hand, or one whose body is yet to be sent."""
-        if body is not None or self.span is None:
-            return web.Response(status=self.status, headers=self.headers, body=body)
+    def response(self) -> web.StreamResponse:
+        """One whose body, if it has any, is yet to be sent."""
+        if self.span is None:
+            return web.Response(status=self.status, headers=self.headers)
         response = web.StreamResponse(status=self.status, headers=self.headers)
         response.content_length = self.span.stop - self.span.start
         return response
@@ -85,7 +88,7 @@ class Objects:
             if span is not None and span.stop - span.start <= COPIED_BYTES_MAX:
                 body = reader.copy(span.start, span.stop)
                 if body is not None:
-                    return answer.response(body)
+                    return SmallAnswer(answer.status, answer.headers, body)
             response = answer.response()
             if span is not None and span.start < span.stop:
                 await send(request, response, self._service.store, reader, span, self._config)
@@ -194,14 +197,13 @@ def _part_span(
         return None
     if "Range" in headers:
         raise BadParameter("partNumber", text, "it can't be asked for together with a Range")
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 10_000:
-        raise BadParameter("partNumber", text, "a whole number from 1 to 10000")
+    number = query_number("partNumber", text, 1, PART_NUMBER_MAX)
     if info.attributes is None or not info.attributes.parts or manifest is None:
-        if int(text) == 1 and info.size:
+        if number == 1 and info.size:
             return Span(0, info.size)
-        if int(text) == 1:
+        if number == 1:
             return None
-    elif (span := manifest.part_span(int(text))) is not None:
+    elif (span := manifest.part_span(number)) is not None:
         return Span(*span)
     raise OutOfBounds(key_of(info), info.size, info.size, info.size)
 

@@ -14,6 +14,7 @@ from mooncask.daemon.http.caller import caller_of
 from mooncask.daemon.http.listing import keys_max_of
 from mooncask.daemon.http.object_headers import CHECKSUM, put_attributes, put_condition
 from mooncask.daemon.http.part_checksums import ALGORITHMS, chosen_type, object_checksum
+from mooncask.daemon.http.query_number import query_number
 from mooncask.daemon.http.reception import receive
 from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.running_digests import missing_digests
@@ -85,7 +86,9 @@ class UploadOperations:
     async def complete(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
         """Raises NoSuchUpload, InvalidPart, InvalidPartOrder, PartTooSmall, PreconditionFailed, MalformedXml."""
         key, name = writable_key(namespace, raw_key), request.query["uploadId"]
-        text = await read_document(request, caller_of(request), DOCUMENT_BYTES_MAX, checksums_of_object=True)
+        text = await read_document(
+            request, caller_of(request), DOCUMENT_BYTES_MAX, self._service.config.http, checksums_of_object=True
+        )
         algorithm = self._uploads.algorithm_of(name)
         wanted = await asyncio.to_thread(parse_completion, text, algorithm)
         info = await self._uploads.complete(
@@ -192,6 +195,4 @@ def _algorithm(headers: Mapping[str, str]) -> str:
 
 def _number(query: Mapping[str, str], name: str, least: int, most: int) -> int:
     text = query.get(name, str(least))
-    if not text.isascii() or not text.isdigit() or not least <= int(text[:12]) <= most:
-        raise BadParameter(name, text, f"a whole number from {least} to {most}")
-    return int(text)
+    return query_number(name, text, least, most)

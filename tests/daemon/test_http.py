@@ -220,6 +220,7 @@ async def test_a_body_that_trickles_is_cut_off() -> None:
             yield bytes(100)
             await asyncio.sleep(5)
 
-        named = {"data": trickle(), "headers": {"Content-Length": "100000"}}
-        assert await http.error("PUT", "/photos/k", **named) == (503, "RequestTimeout")
+        for method, path in (("PUT", "/photos/k"), ("PUT", "/others"), ("POST", "/photos?delete")):
+            named = {"data": trickle(), "headers": {"Content-Length": "50000"}}
+            assert await http.error(method, path, **named) == (503, "RequestTimeout"), path
         assert http.daemon.store.status().tiers[0].reserved_bytes == 0

@@ -189,6 +189,10 @@ NONSENSE = [
     ),
     b"GET http://[::1/photos",
     b"GET /photos/k?partNumber=0",
+    b"GET /photos/k?partNumber=000000001" + b"0" * 5000,
+    b"PUT /photos/k?uploadId=x&partNumber=000000000001" + b"0" * 5000,
+    b"GET /photos/k?uploadId=x&max-parts=000000000001" + b"0" * 5000,
+    b"GET /photos?uploads&max-uploads=000000000001" + b"0" * 5000,
     b"GET /photos/k?response-expires=%FF%0A",
 ]
 HEADERS = [

@@ -1,5 +1,7 @@
 """Listings over HTTP in both versions, and DeleteObjects: what S3's clients page through and take away."""
 
+import contextlib
+import time
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 from xml.etree import ElementTree
@@ -252,3 +254,18 @@ async def test_buckets_are_listed_in_pages_when_asked() -> None:
         root = ElementTree.fromstring(body)
         assert [node.text for node in root.iter(f"{S3}Name")] == ["gamma"]
         assert root.findtext(f"{S3}ContinuationToken") is None
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"<Delete>" + b"<a/>some forty bytes of text between elements" * 90_000 + b"</Delete>",
+        b"<Delete " + b" ".join(b'a%d="1"' % number for number in range(300_000)) + b"/>",
+        b"<Delete " + b" ".join(b'a%d=">"' % number for number in range(300_000)) + b"/>",
+    ],
+)
+def test_xml_that_is_made_to_be_slow_is_read_or_refused_at_once(document: bytes) -> None:
+    began = time.process_time()
+    with contextlib.suppress(MalformedXml):
+        parse_xml(document, "Delete")
+    assert time.process_time() - began < 1.0
