@@ -1,4 +1,7 @@
-"""What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each."""
+"""What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each.
+
+Mounts in the temporary folders of another run of the tests, which may go on beside this one, are not counted.
+"""
 
 import gc
 import sys
@@ -26,16 +29,17 @@ class Resources:
     children: frozenset[int]
     descriptors: Counter[str]
     shared_memory: frozenset[str]
-    mounts: int
+    mounts: Counter[str]
 
     @classmethod
-    def now(cls) -> "Resources":
+    def now(cls, temporary: Path) -> "Resources":
+        """`temporary`: where this run's temporary folders are, beside those of other runs."""
         return cls(
             threads=frozenset(threading.enumerate()),
             children=_children(),
             descriptors=_descriptors(),
             shared_memory=frozenset(path.name for path in Path("/dev/shm").iterdir()),
-            mounts=len(Path("/proc/self/mounts").read_text().splitlines()),
+            mounts=_mounts(temporary),
         )
 
 
@@ -65,14 +69,22 @@ def _descriptors() -> Counter[str]:
     return kinds
 
 
+def _mounts(temporary: Path) -> Counter[str]:
+    """Mount points, one as often as something is mounted on it."""
+    points = (line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines())
+    others = f"{temporary.parent}/"
+    return Counter(point for point in points if not point.startswith(others) or point.startswith(f"{temporary}/"))
+
+
 @pytest.fixture(autouse=True)
-def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = Resources.now()
+def leaves_nothing_behind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    temporary = tmp_path_factory.getbasetemp()
+    before = Resources.now(temporary)
     yield
-    left = leaks(before, Resources.now())
+    left = leaks(before, Resources.now(temporary))
     if left:  # seldom: collecting garbage after each of two thousand tests would take minutes
         settle(before)
-        left = leaks(before, Resources.now())
+        left = leaks(before, Resources.now(temporary))
     assert not left, f"{request.node.name} left behind: {left}"
 
 
@@ -92,6 +104,6 @@ def leaks(before: Resources, after: Resources) -> dict[str, object]:
         "child processes": sorted(after.children - before.children),
         "descriptors": dict(after.descriptors - before.descriptors),
         "/dev/shm": sorted(after.shared_memory - before.shared_memory),
-        "mounts": max(0, after.mounts - before.mounts),
+        "mounts": sorted(after.mounts - before.mounts),
     }
     return {what: left for what, left in found.items() if left}
