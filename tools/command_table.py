@@ -13,7 +13,7 @@ from typer.main import get_command
 
 BLOCKS = "Blocks"
 LOOKING = "Looking"
-MOVING = "Namespaces"
+NAMESPACES = "Namespaces"
 RUNNING = "Running"
 STUDIES = "Studies"
 
@@ -44,11 +44,11 @@ COMMANDS: dict[str, Entry] = {
     "why": Entry("mooncask.tools.why:why", "Explain a miss: which block of a prompt is not here, and why.", LOOKING),
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),
-    "namespaces": Entry("mooncask.tools.namespaces:namespaces", "List, create and drop namespaces.", MOVING),
+    "namespaces": Entry("mooncask.tools.namespaces:namespaces", "List, create and drop namespaces.", NAMESPACES),
     "export": Entry(
-        "mooncask.tools.transfer.command:export_command", "Write a namespace into a tar or an S3 bucket.", MOVING
+        "mooncask.tools.transfer.command:export_command", "Write a namespace into a tar or an S3 bucket.", NAMESPACES
     ),
-    "import": Entry("mooncask.tools.transfer.command:import_command", "Read an export into a namespace.", MOVING),
+    "import": Entry("mooncask.tools.transfer.command:import_command", "Read an export into a namespace.", NAMESPACES),
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
     "config": Entry("mooncask.tools.config:config", "Check a configuration file, or show what is in force.", RUNNING),
     "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),

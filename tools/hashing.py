@@ -1,31 +1,23 @@
-"""`mooncask hash`: the keys of a prompt's blocks, for a namespace or for a family given by hand, and the published vectors.
+"""`mooncask hash`: the keys of a prompt's blocks, for a namespace or for a family given by hand.
 
 The scheme is docs/HASHING.md and `client/hashing.py`; this only asks and shows.
 """
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mooncask.client.family import Family
-from mooncask.client.hashing import chain, encode_extra, namespace_name, root
+from mooncask.client.hashing import chain, namespace_name, root
 from mooncask.errors import BadRequest
 from mooncask.tools.connection import Json, Socket, complete_namespace, connected, is_kv, open_existing
-from mooncask.tools.exit_codes import DATA
-from mooncask.tools.output import Column, complain, console, counted, print_json, print_table
+from mooncask.tools.family_options import FamilyFields, HashName, family_block_tokens, parse_family
+from mooncask.tools.hash_vectors import check_vectors
+from mooncask.tools.output import Column, console, counted, print_json, print_table
 from mooncask.tools.prompt import Special, Text, TextFile, TokenizerPath, Tokens, prompt_tokens
-
-_JSON_BLOCK = re.compile(r"```json\n(.*?)```", re.DOTALL)
-
-FamilyFields = Annotated[
-    list[str] | None, typer.Option("--family", help="A field of the family; repeat it.", metavar="NAME=VALUE")
-]
-HashName = Annotated[str, typer.Option("--hash", help="sha256 or xxh3_128.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +62,7 @@ def hash_command(
 ) -> None:
     """Print the keys of a prompt's blocks. Without a namespace no daemon is asked."""
     if vectors is not None:
-        _check_vectors(vectors, as_json)
+        check_vectors(vectors, as_json)
         return
     ids = prompt_tokens(tokens, text, file, tokenizer, special)
     if ids is None:
@@ -82,23 +74,6 @@ def hash_command(
             parse_family(family or []), hash_name, _hex(salt) + cache_salt.encode(), block_tokens, shard, tenant
         )
     _print(start, ids, chain(start.root, ids, start.block_tokens, hash=start.hash), as_json)
-
-
-def parse_family(fields: Sequence[str]) -> Family:
-    """ "NAME=VALUE" each. Raises BadRequest."""
-    pairs = [field.partition("=") for field in fields]
-    wrong = next((name for name, equals, _ in pairs if not equals or not name), None)
-    if wrong is not None:
-        raise BadRequest(f'family "{wrong}": a field is given as NAME=VALUE')
-    return Family({name: value for name, _, value in pairs})
-
-
-def family_block_tokens(family: Mapping[str, str], asked: int) -> int:
-    """Tokens a block: what was asked for, or the family's own. Raises BadRequest when neither says."""
-    own = family.get("block_tokens", "")
-    if not asked and not (own.isascii() and own.isdigit() and int(own)):
-        raise BadRequest("the family has no block_tokens; give --block-tokens")
-    return asked or int(own)
 
 
 def _start_of(name: str, socket: str | None, cache_salt: str, block_tokens: int) -> Start:
@@ -152,49 +127,3 @@ def _print(start: Start, tokens: Sequence[int], keys: Sequence[bytes], as_json: 
     print_table([Column("block", right=True), Column("tokens", right=True), Column("key")], rows)
     if tail:
         screen.print(f"no key for {counted(tail, 'token')} at the end, in no whole block")
-
-
-# --- test vectors ----------------------------------------------------------------------------------------------------
-
-
-def _check_vectors(file: Path, as_json: bool) -> None:
-    """Ends with exit code 65 at the first wrong one. Raises BadRequest for a file without vectors."""
-    wanted = _read_vectors(file)
-    found = [_recomputed(vector) for vector in wanted]
-    if as_json:
-        print_json([vector | ours for vector, ours in zip(wanted, found, strict=True)])
-    for i, (vector, ours) in enumerate(zip(wanted, found, strict=True)):
-        for field, value in ours.items():
-            if vector.get(field) != value:
-                complain(f"{file}, vector {i}: {field} is {value} here and {vector.get(field)} there")
-                raise typer.Exit(DATA)
-    if not as_json:
-        keys = sum(len(ours["keys"]) for ours in found)
-        console().print(f"{counted(len(found), 'vector')} with {counted(keys, 'key')}: all as published")
-
-
-def _read_vectors(file: Path) -> list[dict[str, Any]]:
-    text = file.read_text()
-    found = _JSON_BLOCK.search(text)
-    try:
-        vectors: list[dict[str, Any]] = json.loads(found[1] if found else text)
-    except ValueError as error:
-        raise BadRequest(f"{file}: no JSON list of test vectors ({error})") from error
-    return vectors
-
-
-def _recomputed(vector: Mapping[str, Any]) -> dict[str, Any]:
-    """What the inputs of a vector give here, under the names of the published results."""
-    family, name = Family(vector["family"]), str(vector["hash"])
-    fingerprint = family.fingerprint(name)
-    begin = root(fingerprint, bytes.fromhex(vector["salt"]), name)
-    extras = [encode_extra({key: bytes.fromhex(value) for key, value in extra.items()}) for extra in vector["extras"]]
-    keys = chain(begin, vector["tokens"], vector["block_tokens"], extras, name)
-    return {
-        "encoded": family.encoded.hex(),
-        "fingerprint": fingerprint.hex(),
-        "namespace": namespace_name(fingerprint, vector["shard"], vector["tenant"]),
-        "root": begin.hex(),
-        "extra_bytes": [extra.hex() for extra in extras],
-        "keys": [key.hex() for key in keys],
-    }

@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -13,6 +13,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, Status, Tier, TierStat
 from mooncask.errors import NoSuchBlock
+from mooncask.tools.block_walk import all_blocks, tier_names
 from mooncask.tools.connection import (
     Json,
     Socket,
@@ -26,8 +27,6 @@ from mooncask.tools.connection import (
 from mooncask.tools.keys import format_key, format_seconds, format_size, parse_key, parse_prefix
 from mooncask.tools.namespace_table import namespace_document, print_namespace, print_namespaces
 from mooncask.tools.output import Column, console, print_json, print_table
-
-PAGE = 1000
 
 
 class Order(StrEnum):
@@ -105,31 +104,6 @@ def stat(
         _print_block(handle, found, as_json)
 
 
-def all_blocks(client: LocalClient, namespace: NamespaceHandle, prefix: bytes = b"") -> Iterator[BlockStat]:
-    """Every block, page by page. What is put or deleted meanwhile may or may not be among them."""
-    after = b""
-    while True:
-        page = client.list_blocks(namespace, prefix=prefix, after=after, limit=PAGE)
-        yield from page.blocks
-        if not page.more or not page.blocks:
-            return
-        after = page.blocks[-1].key
-
-
-def batches(blocks: Iterable[BlockStat], count_max: int, bytes_max: int) -> Iterator[list[BlockStat]]:
-    """In the same order; of at most so many bytes, unless one block alone has more."""
-    batch: list[BlockStat] = []
-    size_bytes = 0
-    for block in blocks:
-        if batch and (len(batch) == count_max or size_bytes + block.size > bytes_max):
-            yield batch
-            batch, size_bytes = [], 0
-        batch.append(block)
-        size_bytes += block.size
-    if batch:
-        yield batch
-
-
 def block_document(block: BlockStat, kv: bool) -> dict[str, Any]:
     """One block as JSON: digests in hex, tiers by name."""
     plain: dict[str, object] = msgspec.structs.asdict(block)
@@ -140,10 +114,6 @@ def block_document(block: BlockStat, kv: bool) -> dict[str, Any]:
         "tiers": tier_names(block),
     }
     return plain
-
-
-def tier_names(block: BlockStat) -> list[str]:
-    return [Tier(tier).name.lower() for tier in block.tiers]
 
 
 # --- choosing --------------------------------------------------------------------------------------------------------

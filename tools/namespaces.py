@@ -3,11 +3,11 @@
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from mooncask.client.http import HttpClient
 from mooncask.client.wire import NamespaceKind
 from mooncask.errors import BadRequest
+from mooncask.tools.block_walk import all_blocks
 from mooncask.tools.connection import (
     Json,
     Namespace,
@@ -18,25 +18,23 @@ from mooncask.tools.connection import (
     socket_of,
     the_namespace,
 )
-from mooncask.tools.hashing import FamilyFields, HashName, parse_family
+from mooncask.tools.default_command import DefaultsTo
+from mooncask.tools.family_options import FamilyFields, HashName, parse_family
 from mooncask.tools.keys import format_size
-from mooncask.tools.listing import all_blocks
 from mooncask.tools.namespace_table import print_namespace, print_namespaces
 from mooncask.tools.output import confirmed, counted, print_json, printable
 
 DROP_BATCH = 1000
 
 
-class ListsWithoutAWord(TyperGroup):
-    """Takes what names none of its commands as the arguments of `list`: `namespaces --json` is `namespaces list --json`."""
+class ListsByDefault(DefaultsTo):
+    default = "list"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
+        return super().parse_args(ctx, args or [self.default])
 
 
-namespaces = typer.Typer(cls=ListsWithoutAWord, help="List, create and drop namespaces.", add_completion=False)
+namespaces = typer.Typer(cls=ListsByDefault, help="List, create and drop namespaces.", add_completion=False)
 
 
 @namespaces.command("list")

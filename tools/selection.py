@@ -10,9 +10,9 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat
 from mooncask.errors import NoSuchBlock
+from mooncask.tools.block_walk import all_blocks
 from mooncask.tools.connection import is_kv
 from mooncask.tools.keys import format_key, parse_key, parse_prefix
-from mooncask.tools.listing import all_blocks
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from mooncask.client.control import Flow, NamespaceView, Overview, TierView
+from mooncask.client.control import ClientView, Flow, HotChain, NamespaceView, Overview, PeerView, TierView, WhatIf
 from mooncask.tools.keys import format_seconds, format_size
 from mooncask.tools.output import printable
 
@@ -109,7 +109,7 @@ def share(rate: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """`draw(n)` gives the first n rows as a table; `rows` are there; `wanted` at the least, if there is room."""
+    """`draw(n)` gives the first n of `rows` as a table; `empty` is said where there are none."""
 
     rows: int
     draw: Callable[[int], RenderableType]
@@ -124,11 +124,11 @@ def _lists(overview: Overview, room: Room) -> list[_List]:
     clients = sorted(overview.clients, key=lambda client: -client.leased_bytes)
     return [
         _List(len(flows), lambda n: _flow_table(flows[:n]), "nothing moves"),
-        _List(len(chains), lambda n: _chain_table(overview, n, room.whole_keys), "no chain is read"),
+        _List(len(chains), lambda n: _chain_table(chains[:n], room.whole_keys), "no chain is read"),
         _List(len(names), lambda n: _namespace_table(names[:n]), "no namespaces"),
-        _List(len(clients), lambda n: _client_table(overview, n), "no clients"),
-        _List(len(overview.what_if), lambda n: _what_if_table(overview, n), ""),
-        _List(len(overview.peers), lambda n: _peer_table(overview, n), ""),
+        _List(len(clients), lambda n: _client_table(clients[:n]), "no clients"),
+        _List(len(overview.what_if), lambda n: _what_if_table(overview.what_if[:n], overview.hit_rate), ""),
+        _List(len(overview.peers), lambda n: _peer_table(overview.peers[:n]), ""),
     ]
 
 
@@ -188,9 +188,9 @@ def _flow_table(flows: Sequence[Flow]) -> Table:
     return table
 
 
-def _chain_table(overview: Overview, rows: int, whole_keys: bool) -> Table:
+def _chain_table(chains: Sequence[HotChain], whole_keys: bool) -> Table:
     table = _table("hottest chain", "up to block", "depth", "tokens", "size", "hits", "hits/s", "tiers")
-    for chain in sorted(overview.hot_chains, key=lambda chain: -chain.rate)[:rows]:
+    for chain in chains:
         table.add_row(
             printable(chain.namespace),
             chain.key if whole_keys else _cut(chain.key),
@@ -220,9 +220,9 @@ def _namespace_table(names: Sequence[NamespaceView]) -> Table:
     return table
 
 
-def _client_table(overview: Overview, rows: int) -> Table:
+def _client_table(clients: Sequence[ClientView]) -> Table:
     table = _table("client", "pid", "uid", "tenant", "connections", "leases", "leased", "reservations")
-    for client in sorted(overview.clients, key=lambda client: -client.leased_bytes)[:rows]:
+    for client in clients:
         table.add_row(
             printable(client.name),
             str(client.pid),
@@ -236,18 +236,18 @@ def _client_table(overview: Overview, rows: int) -> Table:
     return table
 
 
-def _what_if_table(overview: Overview, rows: int) -> Table:
+def _what_if_table(answers: Sequence[WhatIf], hit_rate: float) -> Table:
     table = _table("what if", "hit rate", "now", "look-ups sampled")
-    for ghost in overview.what_if[:rows]:
+    for answer in answers:
         table.add_row(
-            ghost.text or ghost.name, share(ghost.hit_rate), share(overview.hit_rate), f"{ghost.sampled_accesses:,}"
+            answer.text or answer.name, share(answer.hit_rate), share(hit_rate), f"{answer.sampled_accesses:,}"
         )
     return table
 
 
-def _peer_table(overview: Overview, rows: int) -> Table:
+def _peer_table(peers: Sequence[PeerView]) -> Table:
     table = _table("peer", "state", "address")
-    for peer in overview.peers[:rows]:
+    for peer in peers:
         table.add_row(printable(peer.name), peer.state, printable(peer.address))
     return table
 

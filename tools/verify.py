@@ -20,6 +20,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, NamespaceStat
 from mooncask.errors import CorruptBlock, DeadlineExceeded
+from mooncask.tools.block_walk import all_blocks, batches, tier_names
 from mooncask.tools.connection import (
     Json,
     Socket,
@@ -30,7 +31,6 @@ from mooncask.tools.connection import (
     the_namespace,
 )
 from mooncask.tools.keys import format_key
-from mooncask.tools.listing import all_blocks, batches, tier_names
 from mooncask.tools.output import Column, console, counted, error_console, print_json, print_table
 
 BATCH_BLOCKS = 32

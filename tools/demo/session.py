@@ -12,10 +12,10 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.engine_adapter.transformers.chat import Chat
 from mooncask.engine_adapter.transformers.messages import DecodeResult, PrefillResult, Ready
 from mooncask.errors import DeadlineExceeded, NoSuchBlock
+from mooncask.tools.block_walk import all_blocks
 from mooncask.tools.demo.prompts import Prompt, first_turns, second_turn
 from mooncask.tools.demo.stage import Stage
 from mooncask.tools.demo.verdict import Comparison, Control, Phase, Row, compare
-from mooncask.tools.listing import all_blocks
 
 Tell = Callable[[str], None]
 """Called with what is done now."""

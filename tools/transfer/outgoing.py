@@ -10,7 +10,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat
 from mooncask.errors import NoSuchBlock
-from mooncask.tools.listing import all_blocks, batches
+from mooncask.tools.block_walk import all_blocks, batches
 from mooncask.tools.object_client import ObjectClient
 from mooncask.tools.transfer.archive import Writer
 from mooncask.tools.transfer.manifest import Entry
