@@ -8,6 +8,7 @@ from aiohttp import web
 from mooncask.client import wire
 from mooncask.daemon.http.caller import caller_of
 from mooncask.daemon.http.dashboard import Dashboard
+from mooncask.daemon.http.page_routes import Access, PageRoute
 from mooncask.daemon.http.pages import Pages
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
@@ -22,12 +23,12 @@ class Admin:
         self._plane = plane
         self._metrics = metrics
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[PageRoute]:
         return [
-            web.get("/-/metrics", self._show_metrics),
-            web.get("/-/healthz", self._healthz),
-            web.get("/-/readyz", self._readyz),
-            web.get("/-/v1/status", self._status),
+            PageRoute("/-/metrics", self._show_metrics, Access.SCRAPED),
+            PageRoute("/-/healthz", self._healthz, Access.OPEN),
+            PageRoute("/-/readyz", self._readyz, Access.OPEN),
+            PageRoute("/-/v1/status", self._status),
             *Pages(self._plane).routes(),
             *Dashboard().routes(),
         ]

@@ -1,4 +1,4 @@
-"""Every answer that is an error, in S3's XML; one middleware translates them all."""
+"""Every answer that is an error, in S3's XML; one place translates them all."""
 
 import asyncio
 import contextlib
@@ -6,10 +6,9 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
 
 from mooncask.daemon.http.expectation import is_waiting
 from mooncask.daemon.http.refused import Refused
@@ -21,6 +20,7 @@ log = logging.getLogger(__name__)
 Requests = Counter[tuple[str, int]]
 """(method, status) -> how many."""
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Answered = Callable[[web.Request, web.StreamResponse, float], None]
 
 _METHODS = frozenset({"GET", "PUT", "HEAD", "DELETE", "POST"})
@@ -33,8 +33,9 @@ CLIENT_GONE = 499
 class Answers:
     """Counts requests, bounds how many are under way, and turns whatever goes wrong into XML."""
 
-    def __init__(self, requests_max: Callable[[], int], answered: Answered) -> None:
-        """`answered(request, response, seconds)` is called once a request."""
+    def __init__(self, handler: Handler, requests_max: Callable[[], int], answered: Answered) -> None:
+        """`handler` answers, or raises; `answered(request, response, seconds)` is called once a request."""
+        self._handler = handler
         self._answered = answered
         self.requests: Requests = Counter()
         self._open: dict[int, web.Request] = {}
@@ -53,29 +54,33 @@ class Answers:
             if request.transport is not None:
                 request.transport.abort()
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert isinstance(request, web.Request), "the server makes no others"
         self._open[id(request)] = request
         self._idle.clear()
         request_id = request[_REQUEST_ID] = f"{self._first_id + self._count:016X}"
         self._count += 1
         began = time.perf_counter()
         try:
-            response = await self._answer(request, handler, request_id)
+            response = await self._answer(request, request_id)
         finally:
             del self._open[id(request)]
             if not self._open:
                 self._idle.set()
+        if not response.prepared:
+            sign(request, response)
+            if is_waiting(request):
+                response.force_close()
         self.requests[(request.method if request.method in _METHODS else "other", response.status)] += 1
         self._answered(request, response, time.perf_counter() - began)
         return response
 
-    async def _answer(self, request: web.Request, handler: Handler, request_id: str) -> web.StreamResponse:
+    async def _answer(self, request: web.Request, request_id: str) -> web.StreamResponse:
         try:
             requests_max = self._requests_max()
             if len(self._open) > requests_max:
                 raise Busy(f"{requests_max} HTTP requests are under way (http.requests_max)")
-            return await handler(request)
+            return await self._handler(request)
         except MooncaskError as error:
             response = _error(request, error.http_status, error_of(error, request.path, request_id))
             if isinstance(error, OutOfBounds):
@@ -99,8 +104,8 @@ class Answers:
             return _error(request, 500, document)
 
 
-async def sign(request: web.Request, response: web.StreamResponse) -> None:
-    """What every answer carries, whoever made it. For `on_response_prepare`."""
+def sign(request: web.Request, response: web.StreamResponse) -> None:
+    """What every answer carries; for whoever begins to send one before `Answers` has it."""
     response.headers[hdrs.SERVER] = "mooncask"
     response.headers["x-amz-request-id"] = request.get(_REQUEST_ID, "")
 
@@ -108,7 +113,4 @@ async def sign(request: web.Request, response: web.StreamResponse) -> None:
 def _error(request: web.Request, status: int, document: bytes) -> web.Response:
     headers = {hdrs.RETRY_AFTER: _RETRY_SECONDS} if status == 503 else None
     body = b"" if request.method == hdrs.METH_HEAD else document
-    response = web.Response(status=status, body=body, content_type="application/xml", headers=headers)
-    if is_waiting(request):
-        response.force_close()
-    return response
+    return web.Response(status=status, body=body, content_type="application/xml", headers=headers)

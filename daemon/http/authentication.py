@@ -13,13 +13,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 from aiohttp import hdrs, web
-from aiohttp.typedefs import Handler
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.http.browsers import is_from_foreign_page
-from mooncask.daemon.http.caller import ANONYMOUS, Caller, set_caller
+from mooncask.daemon.http.caller import ANONYMOUS, Caller
 from mooncask.daemon.http.credentials import Credential, load_credentials
-from mooncask.daemon.http.local_caller import is_local
+from mooncask.daemon.http.page_routes import Access
 from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.http.signature import (
     Claim,
@@ -37,12 +36,6 @@ SKEW_SECONDS_MAX = 900
 KEYS_MAX = 256
 """Signing keys that are kept: one a key, day and region."""
 ADMIN = Caller(DEFAULT_TENANT, "admin token")
-PAGES = "/-/"
-_OPEN = frozenset({"/-/", "/-/ui", "/-/healthz", "/-/readyz"})
-_UI = "/-/ui/"
-"""Static files; what the dashboard shows it asks for with the token."""
-_METRICS = "/-/metrics"
-"""Open to scrapers on this machine."""
 
 
 class SigningKeys:
@@ -110,12 +103,10 @@ class SignatureCheck:
 
 
 class Authentication:
-    """Sets the caller of every request over TCP, or refuses it."""
+    """Says who the caller of a request over TCP is, or refuses it."""
 
-    def __init__(self, config: Config, is_key: Callable[[web.Request], bool], now: Callable[[], float]) -> None:
-        """`is_key` says whether even a path under /-/ is an object's key, for its host is a bucket's; `now` gives wall-clock
-        seconds. Reads files; raises ConfigError."""
-        self._is_key = is_key
+    def __init__(self, config: Config, now: Callable[[], float]) -> None:
+        """`now` gives wall-clock seconds. Reads files; raises ConfigError."""
         self._now = now
         self.reconfigure(config, load_credentials(config))
 
@@ -125,34 +116,34 @@ class Authentication:
         self._domain = config.http.domain
         self._admin_token = config.http.admin_token.encode()
 
-    @web.middleware
-    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if not is_local(request):
-            set_caller(request, self._caller(request))
-        return await handler(request)
-
-    def _caller(self, request: web.Request) -> Caller:
-        route = _route(request)
-        page = route.startswith(PAGES) and not self._is_key(request)
-        if page and (route in _OPEN or route.startswith(_UI)):
-            return ANONYMOUS
-        if page and route == _METRICS and _from_loopback(request):
-            return self._anonymous(request)
-        authorization = request.headers.get(hdrs.AUTHORIZATION, "")
-        scheme, _, token = authorization.partition(" ")
-        if page and scheme.lower() == "bearer":
-            return self._admin(token.strip())
+    def caller(self, request: web.Request, page: Access | None) -> Caller:
+        """`page` says whom a page under /-/ is shown to; None: the request is S3's. Raises Refused."""
+        if page is not None and (found := self._of_page(request, page)) is not None:
+            return found
         if self._signatures is None:
-            if page and self._admin_token:
-                raise _denied("this page needs http.admin_token")
             return self._anonymous(request)
         head = RequestHead(request.method, _target(request), request.headers)
         claim = claim_of(head)
         if claim is None:
-            raise _denied("this page needs a signature or http.admin_token" if page else "this request is not signed")
+            raise _denied(
+                "this page needs a signature or http.admin_token" if page is not None else "this request is not signed"
+            )
         credential, signing = self._signatures.check(head, claim)
         set_chunk_signing(request, signing)
         return credential.caller
+
+    def _of_page(self, request: web.Request, page: Access) -> Caller | None:
+        """None: a page that is shown to those only who may use S3."""
+        if page is Access.OPEN:
+            return ANONYMOUS
+        if page is Access.SCRAPED and _from_loopback(request):
+            return self._anonymous(request)
+        scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self._admin(token.strip())
+        if self._signatures is None and self._admin_token:
+            raise _denied("this page needs http.admin_token")
+        return None
 
     def _anonymous(self, request: web.Request) -> Caller:
         if is_from_foreign_page(request.headers, self._domain):
@@ -167,12 +158,6 @@ class Authentication:
         if not self._admin_token or not hmac.compare_digest(given, self._admin_token):
             raise _denied("this is not http.admin_token")
         return ADMIN
-
-
-def _route(request: web.Request) -> str:
-    """The route that the router found, not the path: there are many ways to write a path."""
-    resource = request.match_info.route.resource
-    return resource.canonical if resource is not None else ""
 
 
 def _skewed(timestamp: str, now: float) -> Refused:

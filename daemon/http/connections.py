@@ -2,21 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from aiohttp import web
 
 _TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nServer: mooncask\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
-class BoundedRunner(web.AppRunner):
-    """An AppRunner whose sites accept at most `connections_max()` connections at a time, of all sites together.
+class BoundedRunner(web.ServerRunner):
+    """A ServerRunner whose sites accept at most `connections_max()` connections at a time, of all sites together."""
 
-    What a connection may wait for: `keepalive_timeout`, from its first byte on.
-    """
-
-    def __init__(self, app: web.Application, connections_max: Callable[[], int], **options: Any) -> None:
-        super().__init__(app, **options)
+    def __init__(self, server: web.Server, connections_max: Callable[[], int], shutdown_timeout: float) -> None:
+        super().__init__(server, shutdown_timeout=shutdown_timeout)
         self._connections_max = connections_max
 
     @property

@@ -6,6 +6,8 @@ from importlib import resources
 
 from aiohttp import web
 
+from mooncask.daemon.http.page_routes import Access, PageRoute
+
 PREFIX = "/-/ui/"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _HEADERS = {
@@ -23,18 +25,18 @@ class Dashboard:
         self._folder = resources.files("mooncask.daemon.http") / "ui"
         self._bodies: dict[str, bytes] = {}
 
-    def routes(self) -> list[web.RouteDef]:
+    def routes(self) -> list[PageRoute]:
+        """Open: what the files show, they ask for with the token."""
         return [
-            web.get("/-/", self._moved),
-            web.get(PREFIX.rstrip("/"), self._moved),
-            web.get(PREFIX + "{name:[a-z]*[.]?[a-z]*}", self._file),
+            PageRoute("/-/(ui)?", self._moved, Access.OPEN),
+            PageRoute(PREFIX + "[a-z]*[.]?[a-z]*", self._file, Access.OPEN),
         ]
 
     async def _moved(self, request: web.Request) -> web.Response:
-        raise web.HTTPFound(PREFIX)
+        return web.Response(status=302, headers={"Location": PREFIX})
 
     async def _file(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"] or "index.html"
+        name = request.rel_url.path_safe.removeprefix(PREFIX) or "index.html"
         body = self._body(name)
         tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
         headers = {**_HEADERS, "ETag": tag}

@@ -12,7 +12,6 @@ from mooncask.daemon.http.buckets import Buckets
 from mooncask.daemon.http.caller import Caller, caller_of
 from mooncask.daemon.http.copy_source import COPY_SOURCE
 from mooncask.daemon.http.copying import Copying
-from mooncask.daemon.http.expectation import check_expectation
 from mooncask.daemon.http.measuring import OPERATION
 from mooncask.daemon.http.multi_delete import MultiDelete
 from mooncask.daemon.http.object_facts import ObjectFacts
@@ -76,7 +75,6 @@ class Dispatch:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Raises Refused and errors of mooncask.errors."""
-        check_expectation(request)
         target = self._target(request)
         request[OPERATION] = target.operation.value
         caller = caller_of(request)

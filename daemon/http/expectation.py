@@ -1,6 +1,6 @@
 """`Expect: 100-continue`: a client that asks first sends its body when it is wanted, and not at all when it is refused.
 
-aiohttp would say yes before anybody has looked at the request; here whoever reads the body says so, right before.
+Whoever reads the body says so, right before: by then somebody has looked at the request.
 """
 
 from aiohttp import hdrs, web
@@ -9,10 +9,6 @@ from mooncask.daemon.http.refused import Refused
 
 _ADMITTED = web.RequestKey("mooncask.admitted", bool)
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-async def admit_later(request: web.Request) -> None:
-    """For the router, in the place of what aiohttp does at once: nothing."""
 
 
 def check_expectation(request: web.Request) -> None:

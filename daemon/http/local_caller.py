@@ -4,27 +4,17 @@ import socket
 from collections.abc import Callable
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
-from mooncask.daemon.http.caller import Caller, set_caller
+from mooncask.daemon.http.caller import Caller
 from mooncask.daemon.peer import uid_of
 
 
-def is_local(request: web.Request) -> bool:
-    """Whether the request came over the Unix socket: such a caller is known, and needs no signature."""
+def local_caller(request: web.Request, tenant_of: Callable[[int], str]) -> Caller | None:
+    """Who calls over the Unix socket, by `tenant_of(uid)`; such a caller needs no signature. None: the request came over TCP."""
+    if isinstance(request.protocol.peername, tuple):
+        return None  # an address and a port; kept by aiohttp for the connection, unlike the socket
     found = request.transport.get_extra_info("socket") if request.transport is not None else None
-    return found is not None and found.family == socket.AF_UNIX
-
-
-def local_callers(tenant_of: Callable[[int], str]) -> Middleware:
-    """A middleware that sets the caller of local requests, by `tenant_of(uid)`, and leaves the others alone."""
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if is_local(request):
-            assert request.transport is not None
-            uid = uid_of(request.transport.get_extra_info("socket"))
-            set_caller(request, Caller(tenant_of(uid), f"uid {uid}"))
-        return await handler(request)
-
-    return middleware
+    if found is None or found.family != socket.AF_UNIX:
+        return None
+    uid = uid_of(found)
+    return Caller(tenant_of(uid), f"uid {uid}")

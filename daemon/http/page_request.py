@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from mooncask.daemon.http.caller import Caller, caller_of
+from mooncask.daemon.http.expectation import admit_body
 from mooncask.errors import AccessDenied, BadRequest
 
 PREFIX = "/-/v1/"
@@ -62,6 +63,7 @@ class PageRequest:
 
     async def form(self, kind: type[Form]) -> Form:
         """The JSON body. Raises BadRequest for one that is too long or says something else."""
+        await admit_body(self.request)
         data = bytearray()
         async for piece in self.request.content.iter_any():
             data += piece

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from mooncask.client import control
 from mooncask.daemon.http.page_request import PREFIX, PageRequest
+from mooncask.daemon.http.page_routes import PageRoute
 from mooncask.daemon.http.pages_blocks import BlockPages
 from mooncask.daemon.http.pages_chains import ChainPages
 from mooncask.daemon.http.pages_daemon import DaemonPages
@@ -30,8 +31,8 @@ class Pages:
             **DaemonPages(plane).pages(),
         }
 
-    def routes(self) -> list[web.RouteDef]:
-        return [web.route("*", PREFIX + r"{rest:[\s\S]*}", self._answer)]
+    def routes(self) -> list[PageRoute]:
+        return [PageRoute(PREFIX + r"[\s\S]*", self._answer, methods=frozenset())]
 
     def known(self) -> list[tuple[str, str]]:
         """(method, page) of each."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from mooncask.daemon.config import HttpSection
+from mooncask.daemon.http.answers import sign
 from mooncask.daemon.http.outgoing import outgoing
 from mooncask.daemon.objects.reader import ObjectReader, Piece, Pieces
 from mooncask.errors import MooncaskError
@@ -30,6 +31,7 @@ async def send(
     pieces = reader.pieces(span.start, span.stop)
     piece = await anext(pieces, None)
     try:
+        sign(request, response)
         await response.prepare(request)
         while piece is not None:
             taken, piece = piece, None

@@ -8,20 +8,24 @@ import time
 from collections.abc import Callable
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.typedefs import Handler
+from aiohttp.streams import StreamReader
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
 from mooncask.daemon.http.admin import Admin
-from mooncask.daemon.http.answers import Answers, sign
+from mooncask.daemon.http.answers import Answers
 from mooncask.daemon.http.authentication import Authentication
+from mooncask.daemon.http.caller import set_caller
 from mooncask.daemon.http.connections import BoundedRunner
 from mooncask.daemon.http.credentials import load_credentials
 from mooncask.daemon.http.dispatch import Dispatch
-from mooncask.daemon.http.expectation import admit_later
-from mooncask.daemon.http.local_caller import local_callers
+from mooncask.daemon.http.expectation import check_expectation
+from mooncask.daemon.http.local_caller import local_caller
 from mooncask.daemon.http.measuring import Measuring
+from mooncask.daemon.http.page_routes import PageRoutes
 from mooncask.daemon.http.tls import replace_certificate, tls_context
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
@@ -39,30 +43,22 @@ class HttpServer:
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._dispatch = Dispatch(plane.service)
-        self._authentication = Authentication(config, self._dispatch.is_virtual_hosted, time.time)
+        self._authentication = Authentication(config, time.time)
+        self._tenant_of = plane.service.door.tenant_of
         self._tls = tls_context(config.http)
         measuring = Measuring(plane.insight)
-        self._answers = Answers(lambda: plane.service.config.http.requests_max, measuring.answered)
-        app = web.Application(
-            middlewares=[
-                self._answers.middleware,
-                local_callers(plane.service.door.tenant_of),
-                self._authentication.middleware,
-                self._virtual_hosts,
-            ]
-        )
-        app.add_routes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
-        app.router.add_route("*", r"/{target:[\s\S]*}", self._dispatch.answer, expect_handler=admit_later)
-        app.on_response_prepare.append(sign)
-        self._runner = BoundedRunner(
-            app,
-            lambda: plane.service.config.http.connections_max,
+        self._answers = Answers(self._answer, lambda: plane.service.config.http.requests_max, measuring.answered)
+        self._pages = PageRoutes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
+        # Not a web.Application: its router, middlewares and signals take longer than a small object does.
+        server = web.Server(
+            self._answers.answer,
+            request_factory=_request,
             access_log=None,
             logger=_protocol_log(),
             auto_decompress=False,  # a body is stored as it was sent, whatever Content-Encoding calls it
-            keepalive_timeout=config.http.idle,
-            shutdown_timeout=CUT_SECONDS,
+            keepalive_timeout=config.http.idle,  # from a connection's first byte on
         )
+        self._runner = BoundedRunner(server, lambda: plane.service.config.http.connections_max, CUT_SECONDS)
         self.address = ""
 
     @classmethod
@@ -111,16 +107,22 @@ class HttpServer:
         await self._answers.finish(CLOSE_SECONDS)
         await self._runner.cleanup()
 
-    @web.middleware
-    async def _virtual_hosts(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Under a bucket's own host name even "/-/" begins a key."""
-        return await (self._dispatch.answer if self._dispatch.is_virtual_hosted(request) else handler)(request)
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        """Who asks is settled before anything else of a request is looked at. Raises Refused and errors of mooncask.errors."""
+        # Under a bucket's own host name even "/-/" begins a key.
+        page = None if self._dispatch.is_virtual_hosted(request) else self._pages.find(request)
+        caller = local_caller(request, self._tenant_of)
+        if caller is None:
+            caller = self._authentication.caller(request, None if page is None else page.access)
+        set_caller(request, caller)
+        check_expectation(request)
+        return await (self._dispatch.answer if page is None else page.answer)(request)
 
 
 class _LocalSite(web.BaseSite):
     """A site on a Unix socket that is bound already: aiohttp's own takes a path, and knows nothing of stale files."""
 
-    def __init__(self, runner: web.AppRunner, sock: socket.socket) -> None:
+    def __init__(self, runner: BoundedRunner, sock: socket.socket) -> None:
         super().__init__(runner)
         self._sock = sock
 
@@ -133,6 +135,16 @@ class _LocalSite(web.BaseSite):
         assert self._runner.server is not None
         loop = asyncio.get_running_loop()
         self._server = await loop.create_unix_server(self._runner.server, sock=self._sock)
+
+
+def _request(
+    message: RawRequestMessage,
+    payload: StreamReader,
+    protocol: web.RequestHandler,
+    writer: AbstractStreamWriter,
+    task: "asyncio.Task[None]",
+) -> web.Request:
+    return web.Request(message, payload, protocol, writer, task, asyncio.get_running_loop())
 
 
 def _protocol_log() -> logging.Logger:
