@@ -17,6 +17,10 @@ log = logging.getLogger(__name__)
 DRAM_BYTES_PER_SECOND = 8e9
 """A reader's copy out of the arena, for predictions: what a core copies from memory of its own node."""
 
+_PLACES = (TierName.HBM, TierName.DRAM, TierName.NVME)
+_TIERS = tuple(tuple(tier for bit, tier in enumerate(_PLACES) if places >> bit & 1) for places in range(8))
+"""By a bit for each of them."""
+
 
 class Lookup:
     """The reading half of the store."""
@@ -73,7 +77,7 @@ class Lookup:
         return BlockInfo(
             key=catalogue.keys[slot],
             size=catalogue.size[slot],
-            tiers=tuple(self._tiers(slot)),
+            tiers=self._tiers(slot),
             checksum=catalogue.checksum(slot),
             parent=catalogue.parents[slot],
             depth=catalogue.depth[slot],
@@ -87,14 +91,10 @@ class Lookup:
             attributes=catalogue.attributes.get(slot, b""),
         )
 
-    def _tiers(self, slot: int) -> list[TierName]:
+    def _tiers(self, slot: int) -> tuple[TierName, ...]:
         catalogue = self._catalogue
-        places = {
-            TierName.HBM: slot in catalogue.hbm,
-            TierName.DRAM: slot in catalogue.dram,
-            TierName.NVME: catalogue.nvme_offset[slot] != NOWHERE,
-        }
-        return [tier for tier, there in places.items() if there]
+        places = (slot in catalogue.hbm) + 2 * (slot in catalogue.dram) + 4 * (catalogue.nvme_offset[slot] != NOWHERE)
+        return _TIERS[places]
 
     def list_blocks(self, namespace: Namespace, prefix: bytes, after: bytes, limit: int) -> list[BlockInfo]:
         now = time.time()
