@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import signal
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from child_processes import until
+from msgspec.msgpack import encode
 from peer_proxy import proxy_to
 from peer_world import (
     LINK,
@@ -26,7 +28,8 @@ from peer_world import (
 )
 from xxhash import xxh3_128_digest
 
-from mooncask.daemon.transport.authentication import PREAMBLE_BYTES, Preamble
+from mooncask.daemon.transport.authentication import DATA, PREAMBLE_BYTES, Preamble
+from mooncask.daemon.transport.tcp.handshake import framed
 from mooncask.errors import (
     AccessDenied,
     BadRequest,
@@ -300,6 +303,48 @@ async def test_who_is_no_peer_is_shown_out_and_others_come_in(world: World, said
                 break
     writer.close()
     assert await fetch(await world.link(server), [key_of(1, 10)]) == [block_bytes(1, 10)]
+
+
+async def test_strangers_on_data_connections_get_no_more_threads_than_handshakes_are_allowed() -> None:
+    world = World(None)
+    server = world.serve(settings=dataclasses.replace(SERVE, handshake_seconds=1.0, handshakes_max=4))
+    before, guests = threading.active_count(), []
+    for _ in range(12):
+        reader, writer = await asyncio.open_connection(*server.address.split(":"))
+        writer.write(Preamble(1, DATA, False).encode())
+        assert await reader.readexactly(PREAMBLE_BYTES)
+        guests.append((reader, writer))
+    assert threading.active_count() - before <= 4
+    for reader, writer in guests:
+        assert await reader.read() == b"", "all are shown out in the end"
+        writer.close()
+        await writer.wait_closed()
+    assert await fetch(await world.link(server), [key_of(1, 10)]) == [block_bytes(1, 10)]
+    await world.close()
+
+
+@pytest.mark.parametrize(
+    "said", [bytes(64), b"\xff" * 64, framed(b"\x93\x01"), framed(encode(["x"])), framed(encode([1, 2, 3]))]
+)
+async def test_a_peer_that_talks_nonsense_loses_its_link_and_what_it_held_and_nobody_else_does(
+    world: World, said: bytes
+) -> None:
+    server = world.serve()
+    good, bad = await world.link(server), await world.link(server, "bad")
+    [kept] = await good.lease(NS, [key_of(1, 10)], soon())
+    await bad.lease(NS, [key_of(2, 10)], soon())
+    bad._channel._writer.write(said)
+    await until(lambda: not bad.alive)
+    await until(lambda: world.provider.holding == 1)
+    target = bytearray(10)
+    await good.read([kept], [memoryview(target)], soon())
+    assert target == block_bytes(1, 10)
+
+
+async def test_nodes_talk_over_ipv6(world: World) -> None:
+    server = world.serve(listen="[::1]:0")
+    assert server.address.startswith("[::1]:")
+    assert await fetch(await world.link(server), [key_of(1, 3 << 20)]) == [block_bytes(1, 3 << 20)]
 
 
 async def test_something_else_behind_a_peers_address_is_named(world: World) -> None:

@@ -57,6 +57,8 @@ class Sender:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._over = False
+        self.admitted = False
+        """Whether it is a peer's: until then it counts as a handshake."""
         self._thread = threading.Thread(target=self._run, name="mooncask-to-peer", daemon=True)
         self._thread.start()
 
@@ -102,6 +104,7 @@ class Sender:
         owners: list[Owner] = []
         admit_blocking(self._side, self._sock, lambda found: owners.append(self._attached(found)))
         self._sock.settimeout(None)
+        self.admitted = True
         return owners[0]
 
     def _attached(self, found: auth.Introduction) -> Owner:

@@ -206,6 +206,9 @@ class TcpServer:
     def _start_sender(self, sock: socket.socket, side: ServerSide) -> None:
         if self._closed:
             raise PeerUnavailable(self._credentials.identity.name, "stops")
+        strangers = sum(not sender.admitted for sender in self._senders)
+        if strangers >= self._settings.handshakes_max:
+            raise Busy(f"{strangers} data connections are in their handshake")
         sender = Sender(
             sock, side, self._credentials, self._settings.handshake_seconds, self._find_link, self._sender_ended
         )
