@@ -19,12 +19,10 @@ CONNECT_SECONDS = 1.0
 class ValkeyServer:
     """See `valkey.Server`."""
 
-    def __init__(
-        self, client: Any, sharded: bool, failures: tuple[type[Exception], ...], no_script: type[BaseException]
-    ) -> None:
+    def __init__(self, client: Any, sharded: bool, failure: type[Exception], no_script: type[Exception]) -> None:
         self._client = client
         self.sharded = sharded
-        self._failures = (*failures, OSError, TimeoutError)
+        self._failures: tuple[type[Exception], ...] = (failure, OSError, TimeoutError)
         self._no_script = no_script
         self._slots = asyncio.Semaphore(COMMANDS_MAX)
 
@@ -72,11 +70,11 @@ def _server(cluster: ClusterSection) -> ValkeyServer:
     password = cluster.directory_password or None
     common: dict[str, Any] = {"password": password, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
     if len(urls) == 1:
-        return ValkeyServer(Valkey.from_url(urls[0], **common), False, (ValkeyError,), NoScriptError)
+        return ValkeyServer(Valkey.from_url(urls[0], **common), False, ValkeyError, NoScriptError)
     parsed: list[dict[str, Any]] = [dict(parse_url(url)) for url in urls]
     nodes = [ClusterNode(one.get("host", "localhost"), int(one.get("port", 6379))) for one in parsed]
     if parsed[0].get("username"):
         common["username"] = parsed[0]["username"]
     secure = urls[0].startswith(("rediss:", "valkeys:"))
     client = ValkeyCluster(startup_nodes=nodes, ssl=secure, require_full_coverage=False, **common)
-    return ValkeyServer(client, True, (ValkeyError,), NoScriptError)
+    return ValkeyServer(client, True, ValkeyError, NoScriptError)

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
 from mooncask.client import control
 from mooncask.daemon.insight.blocks import key_text
 from mooncask.daemon.insight.gone import Gone
@@ -39,6 +41,7 @@ class Why:
         first = self._first_miss(namespace, asked, chain, hits)
         if first is not None:
             hits = first.index
+            first = await self._with_peers(namespace, first)
         elsewhere = await self._elsewhere(namespace, request, mine, hits) if first is not None else []
         return control.Why(
             namespace=namespace.spec.name,
@@ -54,6 +57,14 @@ class Why:
             log_since_seconds=self._gone.exact_since_seconds,
             advice=_advice(namespace, first, elsewhere, asked),
         )
+
+    async def _with_peers(self, namespace: Namespace, first: control.WhyBlock) -> control.WhyBlock:
+        """The first miss, with what other nodes have of it."""
+        holders = await self._verdicts.holders(namespace, first.key)
+        if holders is None:
+            return first
+        told = f"{', '.join(holders)} has it and gives it to whoever acquires it" if holders else "no other node has it"
+        return msgspec.structs.replace(first, text=f"{first.text}; {told}")
 
     async def _told(self, namespace: Namespace, keys: Sequence[bytes]) -> list[control.WhyBlock]:
         told: list[control.WhyBlock] = []

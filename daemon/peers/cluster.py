@@ -44,8 +44,8 @@ class Cluster:
         self._service = service
         self._shared = shared
 
-    @classmethod
-    async def open(cls, service: Service, config: Config) -> "Cluster":
+    @staticmethod
+    async def open(service: Service, config: Config) -> "Cluster":
         """Listening for other nodes; blocks that come and go are announced from now on. Raises ConfigError and AddressInUse."""
         shared = SharedNamespaces(service.store)
         provider = StoreProvider(service, shared)
@@ -58,7 +58,7 @@ class Cluster:
             await endpoint.close()
             raise
         ways = Ways(service, directory, endpoint.pool, PeerLedger(), Suspects())
-        cluster = cls(service, endpoint, directory, ways, shared)
+        cluster = Cluster(service, endpoint, directory, ways, shared)
         service.remote, service.cluster = cluster.remote, cluster
         service.on_published = cluster._published
         service.store.departures.on_noted = cluster._left

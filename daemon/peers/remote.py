@@ -88,6 +88,15 @@ class Remote:
             if here or not joined or flight.deadline >= deadline:
                 return here
 
+    async def holders(self, namespace: Namespace, key: bytes) -> list[str] | None:
+        """Names of the nodes that are said to have the block now; None when that can't be told."""
+        if not self.may_have(namespace) or self._ways.directory.state != "ok":
+            return None
+        deadline = time.monotonic() + LOCATE_SECONDS
+        [found] = await self._ways.directory.lookup(self._shared.id_of(namespace), [key], deadline)
+        nodes = [self._ways.directory.node(holder) for holder in found]
+        return sorted(node.name for node in nodes if node is not None)
+
     async def locate(self, namespace: Namespace, keys: Sequence[bytes], begun_seconds: float) -> Located:
         """How far the prefix goes on over what is here or elsewhere; `begun_seconds`: the loading time of what came before."""
         found, total = Located(), begun_seconds

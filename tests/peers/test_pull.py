@@ -10,6 +10,7 @@ import pytest
 from cluster_nodes import FAMILY, ClusterNodes, Node, blocks_of, eventually
 from directory_server import DirectoryServer
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.local import LocalClient
 from mooncask.client.wire import Tier
 
@@ -251,3 +252,16 @@ def test_a_directory_that_is_killed_frozen_or_emptied_hurts_nobody_and_nodes_fin
     directory.flush()
     far(two, keys, 32)
     assert two.get(keys, 10.0) == list(blocks.values())
+
+
+def test_why_says_which_node_has_what_is_missed_here(nodes: ClusterNodes) -> None:
+    one, two = nodes.start("n1", "n2")
+    blocks = blocks_of([1, 2])
+    keys = list(blocks)
+    one.put({keys[0]: blocks[keys[0]]})
+    name = two.namespace().name
+    with ControlClient(two.daemon.socket_path) as control:
+        first = control.why(name, keys=[keys[0].hex()]).first_miss
+        assert first is not None and "n1 has it" in first.text
+        first = control.why(name, keys=[keys[1].hex()]).first_miss
+        assert first is not None and "no other node has it" in first.text
