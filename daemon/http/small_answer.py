@@ -16,7 +16,7 @@ class SmallAnswer(web.StreamResponse):
     def __init__(self, status: int, headers: CIMultiDict[str], body: bytes) -> None:
         headers[hdrs.CONTENT_LENGTH] = str(len(body))
         super().__init__(status=status, headers=headers)
-        self._body = body
+        self._bytes = body
         self._writer: AbstractStreamWriter | None = None
 
     @property
@@ -39,7 +39,7 @@ class SmallAnswer(web.StreamResponse):
 
     async def write_eof(self, data: bytes = b"") -> None:
         assert self._writer is not None and not data
-        await self._writer.write_eof(self._body)
+        await self._writer.write_eof(self._bytes)
 
     def _set_connection(self, request: BaseRequest) -> None:
         if not request.keep_alive:
