@@ -17,17 +17,16 @@ Bounds: `SAMPLE_BLOCKS` for the configured size and `ENTRIES_MAX` over all cache
 when sampled blocks take more than `cpu_share` of the time, the rate is halved and what is above the new limit forgotten, bit
 by bit. `looked` and `used` only pick what is sampled and append it to a bounded list; `work` does the rest.
 
-Not here: when `work` is called and what is asked (`what_if.py`). Not known here: deletes, times to live, pins and leases.
+Not here: one cache (`ghost_cache.py`), when `work` is called and what is asked (`what_if.py`). Not known here: deletes, times to live, pins and leases.
 """
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+from mooncask.daemon.ghost_cache import GhostCache, Question, Windowed
 from mooncask.tiers.block import Access
-from mooncask.tiers.policies import make_policy
 
 SAMPLE_BLOCKS = 512
 """Blocks that the ghost of the configured size holds in the sample, about."""
@@ -37,7 +36,6 @@ PENDING_MAX = 2048
 """Events that wait for `work`; more are dropped and counted. Each holds the sampled keys of one request."""
 PARENTS_MAX = 4096
 """Sampled blocks whose sampled predecessor is remembered from the look-up until they are put."""
-REBUILT_AT_ONCE = 64
 SPENDING_SECONDS = 10.0
 """How long the time spent is added up before it is judged."""
 ENOUGH_ACCESSES = 200
@@ -51,14 +49,6 @@ RATE_MIN = 1 / (1 << 20)
 
 _PLACE_BITS, _REST_BITS = 32, 30
 _ANYTHING = b"\xff" * 256
-
-
-class Question(NamedTuple):
-    """One ghost: how many bytes it would have and under which policy."""
-
-    name: str
-    capacity_bytes: int
-    policy: str
 
 
 class Answer(NamedTuple):
@@ -85,94 +75,6 @@ class _Used(NamedTuple):
     size: int
 
 
-@dataclass(slots=True)
-class _Windowed:
-    """A sum over the half window that runs and the one before."""
-
-    now: float = 0.0
-    before: float = 0.0
-
-    def turn(self) -> None:
-        self.now, self.before = 0.0, self.now
-
-    @property
-    def total(self) -> float:
-        return self.now + self.before
-
-
-class _Cache:
-    """One sampled cache under a policy of its own."""
-
-    def __init__(self, question: Question, rate: float) -> None:
-        self.question = question
-        self.capacity = max(1, round(question.capacity_bytes * rate))
-        self.policy = make_policy(question.policy, self.capacity)
-        self.hit_tokens = _Windowed()
-        self.sizes: OrderedDict[int, int] = OrderedDict()
-        """Of the blocks that are here, the latest used last."""
-        self._used = 0
-        self._parent: dict[int, int] = {}
-        self._children: dict[int, int] = {}
-
-    def prefix(self, ids: Sequence[int]) -> int:
-        sizes, count = self.sizes, 0
-        for each in ids:
-            if each not in sizes:
-                break
-            count += 1
-        return count
-
-    def use(self, accesses: Sequence[Access]) -> None:
-        """Those that are here are touched last block first, as the tiers do; then the others enter in order."""
-        missing = []
-        for access in reversed(accesses):
-            if access.key in self.sizes:
-                self.sizes.move_to_end(access.key)
-                self.policy.touch(access)
-            else:
-                missing.append(access)
-        for access in reversed(missing):
-            self._enter(access)
-
-    def _enter(self, access: Access) -> None:
-        size = access.size_bytes
-        while self._used + size > self.capacity:
-            victim = self.policy.evict(self._may_leave)
-            if victim is None:
-                return
-            self._forget(victim)
-        key, parent = access.key, access.parent
-        self.policy.insert(access)
-        self.sizes[key] = size
-        self._used += size
-        if parent is not None and parent in self.sizes:
-            self._parent[key] = parent
-            self._children[parent] = self._children.get(parent, 0) + 1
-
-    def _may_leave(self, key: int) -> bool:
-        return key not in self._children
-
-    def _forget(self, key: int) -> None:
-        self._used -= self.sizes.pop(key)
-        parent = self._parent.pop(key, None)
-        if parent is None:
-            return
-        left = self._children[parent] - 1
-        if left:
-            self._children[parent] = left
-        else:
-            del self._children[parent]
-
-    def refill(self, new: "_Cache", kept: Callable[[int], bool], now: float) -> Iterator[None]:
-        """Fills `new` with the blocks that are kept, in the order of their use, in pieces of work."""
-        new.hit_tokens = self.hit_tokens
-        for number, (key, size) in enumerate(list(self.sizes.items())):
-            if kept(key):
-                new.use([Access(key, self._parent.get(key), 0, size, now)])
-            if number % REBUILT_AT_ONCE == 0:
-                yield
-
-
 class Ghosts:
     """The configured cache and what else might be, all fed with the same sample. Everything belongs to one thread."""
 
@@ -192,9 +94,9 @@ class Ghosts:
         """0: not chosen yet, since no block's size is known."""
         self._limit = b""
         self._block_bytes = 1
-        self._caches: list[_Cache] = []
-        self._asked_tokens, self._hit_tokens, self._expected_tokens = _Windowed(), _Windowed(), _Windowed()
-        self._sampled_accesses = _Windowed()
+        self._caches: list[GhostCache] = []
+        self._asked_tokens, self._hit_tokens, self._expected_tokens = Windowed(), Windowed(), Windowed()
+        self._sampled_accesses = Windowed()
         self._parents: OrderedDict[int, int] = OrderedDict()
         self._pending: deque[_Looked | _Used] = deque()
         self._rebuild: Iterator[None] | None = None
@@ -274,7 +176,7 @@ class Ghosts:
             Answer(cache.question, self._estimate(cache) if known else -1.0, accesses) for cache in self._caches[1:]
         ]
 
-    def _estimate(self, cache: _Cache) -> float:
+    def _estimate(self, cache: GhostCache) -> float:
         """Over the tokens expected in the sample, not over those in it: a block that all ask for may or may not be there."""
         more = (cache.hit_tokens.total - self._caches[0].hit_tokens.total) / self._expected_tokens.total
         return min(1.0, max(0.0, self._hit_tokens.total / self._asked_tokens.total + more))
@@ -309,7 +211,7 @@ class Ghosts:
         self._block_bytes = max(1, block_bytes)
         self._rate_max = min(1.0, SAMPLE_BLOCKS * self._block_bytes / max(1, self._questions[0].capacity_bytes))
         self._set_rate(self._rate_max)
-        self._caches = [_Cache(question, self._rate) for question in self._questions]
+        self._caches = [GhostCache(question, self._rate) for question in self._questions]
 
     def _set_rate(self, rate: float) -> None:
         self._rate = max(RATE_MIN, rate)
@@ -335,7 +237,7 @@ class Ghosts:
         """The caches at the new rate, one after the other, without what is above its limit. Events wait meanwhile."""
         limit = int(self._rate * (1 << _PLACE_BITS))
         for number, cache in enumerate(self._caches):
-            new = _Cache(cache.question, self._rate)
+            new = GhostCache(cache.question, self._rate)
             yield from cache.refill(new, lambda key: key >> _REST_BITS < limit, now)
             self._caches[number] = new
 

@@ -122,12 +122,15 @@ class TraceFile:
 
     def write(self, prompts: Sequence[Prompt]) -> Mapping[str, int]:
         """Appends them in order; how many were written and left out. Raises OSError."""
-        counts = Counter[str]()
+        counters = Counter[str]()
         for prompt in prompts:
-            counts["recorder_records" if self._append(prompt) else "recorder_left_out"] += 1
+            if self._append(prompt):
+                counters["recorder_records"] += 1
+            else:
+                counters["recorder_left_out"] += 1
         if self._file is not None:
             self._file.flush()
-        return counts
+        return counters
 
     def close(self) -> None:
         if self._file is not None:

@@ -1,6 +1,6 @@
 """What hit rate other memory or another policy would give: asks the ghost caches, and feeds them off everybody's path.
 
-Which questions there are follows from the configuration. Without an NVMe tier: twice and half the DRAM, each other policy
+Which questions there are follows from the configuration. Without an NVMe tier: twice and half the DRAM, other policies
 at the same size, and an NVMe tier of `ghosts.nvme` bytes. With one: the first two ask for what would be found *in DRAM*, and
 twice the NVMe and the policies for what would be found at all.
 
@@ -18,14 +18,15 @@ from typing import NamedTuple
 
 from mooncask.client.control import WhatIf
 from mooncask.daemon.config import Config
-from mooncask.daemon.ghosts import Answer, Ghosts, Question
+from mooncask.daemon.ghost_cache import Question
+from mooncask.daemon.ghosts import Answer, Ghosts
 from mooncask.daemon.insight.lookups import Lookup, LookupKind
 from mooncask.daemon.namespace_door import NAMESPACES_MAX, block_tokens
 from mooncask.daemon.quantities import format_size
 from mooncask.tiers.namespace import Namespace
 
 POLICIES = ("lru", "lfu", "s3fifo", "arc")
-"""Those that a tier can be configured with."""
+"""Those that are asked about where they are not the configured one: one of each kind. More would take memory and time."""
 NVME_TIMES_DRAM = 8
 """Bytes of the NVMe tier that is asked about where there is none, when `ghosts.nvme` is 0."""
 DELAY_SECONDS = 0.1

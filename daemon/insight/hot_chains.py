@@ -31,6 +31,22 @@ class _Chain(NamedTuple):
     key: bytes
 
 
+class _Read(NamedTuple):
+    """A chain from the first of its blocks that was asked for to the last one that was here."""
+
+    namespace: Namespace
+    first: bytes
+    last: bytes
+
+
+class _Candidate(NamedTuple):
+    """A chain that may be told: from `first` up to some block before `tip` that is read as often."""
+
+    first: _Chain
+    tip: bytes
+    rate: float
+
+
 class HotChains:
     """An observer of look-ups. Counts what is read: acquires and GETs, not matches."""
 
@@ -45,10 +61,10 @@ class HotChains:
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
         """Those that are told together count as of one moment."""
-        read: Counter[tuple[Namespace, bytes, bytes]] = Counter()
+        read: Counter[_Read] = Counter()
         for kind, namespace, keys, hits, *_ in lookups:
             if hits and kind is not LookupKind.MATCH:
-                read[(namespace, keys[0], keys[hits - 1])] += 1
+                read[_Read(namespace, keys[0], keys[hits - 1])] += 1
         if not read:
             return
         by_first: Counter[_Chain] = Counter()
@@ -85,14 +101,14 @@ class HotChains:
             await asyncio.sleep(0)  # a path of thousands of blocks takes a millisecond
         return sorted(found.values(), key=lambda view: (-view.rate, view.key))[:count]
 
-    def _candidates(self) -> list[tuple[_Chain, bytes, float]]:
-        """(first block, tip, rate) of common beginnings, and (tip, tip, rate) of whole chains."""
+    def _candidates(self) -> list[_Candidate]:
+        """Common beginnings, and whole chains, whose first block is their tip."""
         now = self._clock()
         begun = self._by_first.most_frequent(CANDIDATES, now)
         whole = self._by_last.most_frequent(CANDIDATES, now)
         return [
-            *((one.thing, self._tips.get(one.thing, one.thing.key), one.rate) for one in begun),
-            *((one.thing, one.thing.key, one.rate) for one in whole),
+            *(_Candidate(one.thing, self._tips.get(one.thing, one.thing.key), one.rate) for one in begun),
+            *(_Candidate(one.thing, one.thing.key, one.rate) for one in whole),
         ]
 
     def _view(self, namespace: Namespace, first: bytes, tip: bytes, rate: float) -> control.HotChain | None:

@@ -62,16 +62,16 @@ class Insight:
         for observer in (self.traffic.looked, self.hot_chains.looked, self.misses.looked):
             service.lookups.add(observer)
         self._sources = Sources(
-            service,
-            leases,
-            processes,
-            local_counters,
-            self.traffic,
-            self.hot_chains,
-            self.flow_rates,
-            self.flow_sums,
-            self.requests_rate,
-            self.what_if,
+            service=service,
+            leases=leases,
+            processes=processes,
+            local_counters=local_counters,
+            traffic=self.traffic,
+            hot_chains=self.hot_chains,
+            flow_rates=self.flow_rates,
+            flow_sums=self.flow_sums,
+            requests_rate=self.requests_rate,
+            what_if=self.what_if,
         )
 
     # --- answers ---

@@ -22,7 +22,8 @@ from mooncask.conductor.traces.prompt import Numbers
 from mooncask.conductor.traces.request import Request
 from mooncask.conductor.traces.workloads import Chats
 from mooncask.daemon import ghosts as ghosts_module
-from mooncask.daemon.ghosts import Answer, Ghosts, Question
+from mooncask.daemon.ghost_cache import Question
+from mooncask.daemon.ghosts import Answer, Ghosts
 from mooncask.daemon.metrics import Metrics
 from mooncask.tiers.policies import make_policy
 
