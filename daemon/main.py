@@ -81,7 +81,7 @@ async def _join_cluster(service: Service, stack: AsyncExitStack) -> None:
     if service.config.cluster.listen:
         from mooncask.daemon.peers.cluster import Cluster
 
-        cluster = await Cluster.open(service, service.config)
+        service.cluster = cluster = await Cluster.open(service, service.config)
         stack.push_async_callback(cluster.close)
 
 

@@ -59,7 +59,7 @@ class Cluster:
             raise
         ways = Ways(service, directory, endpoint.pool, PeerLedger(), Suspects())
         cluster = Cluster(service, endpoint, directory, ways, shared)
-        service.remote, service.cluster = cluster.remote, cluster
+        service.remote = cluster.remote
         service.on_published = cluster._published
         service.store.departures.on_noted = cluster._left
         log.info("in a cluster as %s at %s, %s directory", config.node.name, endpoint.identity.address, directory.kind)
