@@ -28,7 +28,7 @@ class ObjectClient(HttpClient):
         return self._length(response), {
             name.lower() if name.lower() != "etag" else "ETag": value
             for name, value in response.getheaders()
-            if name.lower() in KEPT or name.lower().startswith(META) or name.lower() == "etag"
+            if _is_kept(name) or name.lower() == "etag"
         }
 
     def pieces(self, namespace: str, key: str, size: int, etag: str) -> Iterator[bytes]:
@@ -40,7 +40,7 @@ class ObjectClient(HttpClient):
         self, namespace: str, key: str, size: int, pieces: Iterable[bytes], headers: Mapping[str, str]
     ) -> None:
         """Stores an object from a stream. When `pieces` raises, nothing is stored and the error passes on."""
-        sent = {name: value for name, value in headers.items() if name != "ETag"}
+        sent = {name: value for name, value in headers.items() if _is_kept(name)}
         body: Any = pieces
         self._connection.close()  # a connection that had gone stale would be noticed with the stream half read
         try:
@@ -51,3 +51,8 @@ class ObjectClient(HttpClient):
         except BaseException:
             self._connection.close()
             raise
+
+
+def _is_kept(header: str) -> bool:
+    """Whether it says what an object is; an archive's other headers would say what is to be done."""
+    return header.lower() in KEPT or header.lower().startswith(META)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,8 @@ class Column:
 
 TABLE_WIDTH = 4096
 """Wider than any terminal: a key is never cut, since people copy it; the terminal wraps what is too long."""
+_UNSHOWN = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is and a terminal acts on."""
 PIPE_WIDTH = 160
 """Where no terminal says how wide it is."""
 
@@ -79,8 +82,8 @@ def stdout_bytes() -> IO[bytes]:
 
 def print_json(document: object) -> None:
     """One document on stdout, keys in the order given."""
-    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
-    sys.stdout.write("\n")
+    text = json.dumps(document, indent=2, ensure_ascii=False)
+    sys.stdout.write(_UNSHOWN.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def printable(text: str) -> str:
@@ -90,7 +93,7 @@ def printable(text: str) -> str:
 
 def complain(text: str) -> None:
     """One line on stderr, as all errors of the command line are."""
-    sys.stderr.write("mooncask: " + " ".join(text.split()) + "\n")
+    sys.stderr.write("mooncask: " + printable(" ".join(text.split())) + "\n")
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

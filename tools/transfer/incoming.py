@@ -133,7 +133,7 @@ def _import_object(
     result: Imported,
 ) -> None:
     try:
-        key = entry.key_bytes.decode()
+        key = _text_key(entry)
         door.put_pieces(namespace.name, key, entry.size, _held_back(entry, payload), entry.headers)
     except DigestMismatch:
         result.wrong.append(entry.key_bytes.decode(errors="backslashreplace"))
@@ -141,6 +141,13 @@ def _import_object(
     _set_ttl(client, namespace, entry)
     result.blocks += 1
     result.size_bytes += entry.size
+
+
+def _text_key(entry: Entry) -> str:
+    try:
+        return entry.key_bytes.decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"key {entry.key[:80]} of the archive is no UTF-8, as keys of objects are") from error
 
 
 def _held_back(entry: Entry, payload: Payload) -> Iterator[bytes]:
@@ -174,7 +181,7 @@ def _has_object(client: LocalClient, namespace: NamespaceHandle, door: ObjectCli
         return False
     if have.checksum.hex() == entry.checksum:
         return True
-    _, headers = door.headers_of(namespace.name, entry.key_bytes.decode())
+    _, headers = door.headers_of(namespace.name, _text_key(entry))
     return headers.get("ETag", "") == entry.headers.get("ETag", "none")
 
 

@@ -3,6 +3,7 @@
 Keys and digests are hex, times wall-clock seconds. Nothing here does I/O.
 """
 
+import re
 from typing import Any
 
 import msgspec
@@ -12,6 +13,9 @@ from mooncask.errors import BadRequest
 FORMAT = 1
 MANIFEST_NAME = "mooncask-export.json"
 END_NAME = "mooncask-end.json"
+_HEX = re.compile("(?:[0-9a-f]{2})*")
+_END_OF_TIME = 253_402_300_800
+"""The year 10000."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +32,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     root: str = ""
     """d[0] of the tenant's chains: keys mean the same only where this is equal. Empty for objects."""
     version: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("kv", "object"):
+            raise ValueError(f"kind {self.kind[:40]} of a namespace")
 
     def check_continues(self, other: "Manifest", where: str) -> None:
         """`other` is being exported to where this one is. Raises BadRequest unless they are one namespace."""
@@ -53,6 +61,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """When its time to live is over; 0 = never."""
     headers: dict[str, str] = {}
     """Of an object: content type, user's metadata and the like, by their HTTP names."""
+
+    def __post_init__(self) -> None:
+        """An archive may come from anywhere. Raises ValueError, which reading it makes a BadRequest."""
+        for field in ("key", "checksum", "parent"):
+            if not _HEX.fullmatch(getattr(self, field)):
+                raise ValueError(f"{field} is no hex")
+        if self.size < 0 or not 0 <= self.expires_seconds < _END_OF_TIME:
+            raise ValueError(f"size {self.size}, expires_seconds {self.expires_seconds}")
+        if any(mark in text for pair in self.headers.items() for text in pair for mark in "\r\n\0"):
+            raise ValueError("a header of two lines")
 
     @property
     def key_bytes(self) -> bytes:

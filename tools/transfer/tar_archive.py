@@ -174,8 +174,12 @@ class TarReader:
             return self._tar.next()
         except tarfile.ReadError:
             return None
+        except ValueError as error:  # tarfile's own, of sparse maps and numbers that are none
+            raise BadRequest(f"{self._where} is no export of Mooncask: {error}") from error
 
     def _open(self, member: tarfile.TarInfo) -> IO[bytes]:
+        if not member.isreg() or member.sparse is not None:
+            raise BadRequest(f"{self._where}: member {member.name[:80]} is no plain file, as all of an export are")
         file = self._tar.extractfile(member)
         assert file is not None, member
         return file
