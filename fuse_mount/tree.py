@@ -200,7 +200,7 @@ class Tree:
             case b"config":
                 return pages.text(msgspec.to_builtins(self._pages.config()))
             case b"peers":
-                return pages.text(msgspec.to_builtins(self._pages.overview().peers))
+                return pages.text(msgspec.to_builtins(self._pages.peers()))
         return pages.daemon_stats(self._link.status())
 
     # --- what is in a folder ---

@@ -103,7 +103,7 @@ def test_pages_about_the_store_are_json(mounted: Mounted) -> None:
     assert json.loads((own / "stats").read_text())["ready"] is True
     config = json.loads((own / "config").read_text())
     assert config["sections"]["limits"]["block_max"] == 2 << 20
-    assert json.loads((own / "peers").read_text()) == []
+    assert json.loads((own / "peers").read_text())["peers"] == []
 
 
 def test_extended_attributes_tell_of_a_block_and_two_of_them_can_be_set(mounted: Mounted) -> None:
