@@ -7,7 +7,7 @@ import pytest
 from child_processes import until
 from peer_world import LINK, NS, SERVE, World, block_bytes, fetch, key_of, soon
 
-from mooncask.daemon.transport.messages import ASK_BYTES_MAX, KEYS_MAX
+from mooncask.daemon.transport.messages import ASK_BYTES_MAX, KEYS_MAX, Cancel, Lease
 from mooncask.daemon.transport.served_leases import LeaseLimits
 from mooncask.daemon.transport.transport import PeerInfo
 from mooncask.errors import (
@@ -195,6 +195,15 @@ async def test_a_lease_call_that_was_left_holds_nothing(world: World, how: str) 
         await call
     world.provider.delay_seconds = 0.0
     await fetch(link, [key_of(2, 10)])  # requests are handled in order: the cancellation is through
+    await until(lambda: world.provider.holding == 0)
+
+
+async def test_a_call_that_is_left_before_the_peer_has_begun_with_it_is_forgotten_there(world: World) -> None:
+    link = await world.link()
+    for number in range(1000, 1010):
+        link._channel.send(Lease(number, NS, [key_of(1, 10)], 1000))
+        link._channel.send(Cancel(number))  # read in the same step
+    assert await fetch(link, [key_of(2, 10)]) == [block_bytes(2, 10)]
     await until(lambda: world.provider.holding == 0)
 
 

@@ -4,8 +4,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -103,7 +103,7 @@ class ServedLink:
             self.end("this node stops")
             await self._requests_over()
             if self._revocation is not None:
-                await self._revocation
+                await asyncio.wait([self._revocation])  # cancelled here, it goes on: leases end when it is over
             await self._channel.closed()
             if self._farewell is not None:
                 self._farewell.cancel()
@@ -175,29 +175,29 @@ class ServedLink:
             case Cancel():
                 if (task := self._requests.get(request.id)) is not None:
                     task.cancel()
-            case Lease():
-                self._start(request.id, self._lease(request))
-            case Ask():
-                self._start(request.id, self._ask(request))
+            case Lease() | Ask():
+                self._start(request)
 
-    def _start(self, number: int, work: Coroutine[Any, Any, msgspec.Struct]) -> None:
+    def _start(self, request: Lease | Ask) -> None:
+        number = request.id
         if len(self._requests) >= self._settings.requests_max or number in self._requests:
-            work.close()
             busy = Busy(f"{len(self._requests)} requests of this link are under way")
             self._send(messages.failed(number, busy))
             return
-        task = self._requests[number] = self._loop.create_task(self._answer(number, work))
+        task = self._requests[number] = self._loop.create_task(self._answer(request))
         task.add_done_callback(lambda _: self._requests.pop(number, None))
 
-    async def _answer(self, number: int, work: Coroutine[Any, Any, msgspec.Struct]) -> None:
+    async def _answer(self, request: Lease | Ask) -> None:
         """The top of a request's task: whatever happens in it ends here."""
+        answer: msgspec.Struct
         try:
-            answer: msgspec.Struct = await work
+            answer = await (self._lease(request) if isinstance(request, Lease) else self._ask(request))
         except MooncaskError as error:
-            answer = messages.failed(number, error)
+            answer = messages.failed(request.id, error)
         except Exception:
             log.exception("a request of peer %s failed by a fault of this daemon", self.peer.name)
-            answer = messages.failed(number, PeerUnavailable(self.peer.name, "a fault of its own; its log says where"))
+            fault = PeerUnavailable(self.peer.name, "a fault of its own; its log says where")
+            answer = messages.failed(request.id, fault)
         self._send(answer)
 
     def _send(self, message: msgspec.Struct) -> None:
