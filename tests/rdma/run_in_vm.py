@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -154,6 +155,22 @@ def machine(kernel: Kernel, job: Path) -> list[str]:
     ]
 
 
+def run_guest(command: Sequence[str], seconds: float) -> None:
+    """Its output comes out here as it comes."""
+    guest = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+    assert guest.stdout is not None
+    timer = threading.Timer(seconds, guest.kill)
+    timer.start()
+    try:
+        while some := os.read(guest.stdout.fileno(), 1 << 16):
+            sys.stdout.buffer.write(some)
+            sys.stdout.buffer.flush()
+    finally:
+        timer.cancel()
+        guest.kill()
+        guest.wait()
+
+
 def main(command: Sequence[str]) -> int:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     kernel = Kernel(Path(os.environ.get("MOONCASK_VM_CACHE") or home / "mooncask-vm"))
@@ -169,14 +186,7 @@ def main(command: Sequence[str]) -> int:
             command=shlex.join(command),
         )
         (job / "guest").write_text(text)
-        guest = subprocess.Popen(machine(kernel, job), stdin=subprocess.DEVNULL)
-        try:
-            guest.wait(float(os.environ.get("MOONCASK_VM_SECONDS", "900")))
-        except subprocess.TimeoutExpired:
-            sys.stderr.write("the guest's time is over\n")
-        finally:
-            guest.kill()
-            guest.wait()
+        run_guest(machine(kernel, job), float(os.environ.get("MOONCASK_VM_SECONDS", "900")))
         status = job / "status"
         if status.exists():
             return int(status.read_text())

@@ -34,6 +34,7 @@ def test_what_is_sent_is_what_arrives() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"gid": "10.0.0.5"},
         {"queue_pair": 1 << 24},
         {"queue_pair": -1},
         {"packet": 1 << 24},
@@ -43,7 +44,7 @@ def test_what_is_sent_is_what_arrives() -> None:
         {"reads": 0},
     ],
 )
-def test_numbers_that_no_queue_pair_has_are_refused(changes: dict[str, int]) -> None:
+def test_numbers_that_no_queue_pair_has_are_refused(changes: dict[str, object]) -> None:
     end = msgspec.structs.replace(END, **changes)
     with pytest.raises(BadRequest):
         parse_offer(encode(Offer(VERSION, end)))

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-READY_SECONDS = 30.0
+READY_SECONDS = 300.0 if os.environ.get("MOONCASK_RDMA") else 30.0  # an emulated processor takes its time
 STOP_SECONDS = 30.0
 _READY = re.compile(r"^mooncask ready socket=(\S+) http=(\S+)")
 

@@ -11,18 +11,22 @@ import contextlib
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from mooncask.daemon.transport.rdma.exchange import End
 from mooncask.daemon.transport.rdma.regions import WorkRequest
-from mooncask.daemon.transport.rdma.verbs import PROBLEMS, REQUESTS_MAX, Device, QueuePair, VerbsError
+from mooncask.daemon.transport.rdma.verbs import PROBLEMS, Device, QueuePair, VerbsError
 
 log = logging.getLogger(__name__)
 
 PAUSE_SECONDS = 20e-6
-PAUSE_SECONDS_MAX = 1e-3
+PAUSE_SECONDS_MAX = 0.5e-3
+SILENCE_SECONDS = 2.0
+"""A device that has work and ends none of it for so long does nothing any more: it gives up by itself after half a second, and a
+megabyte does not take so long."""
 
 T = TypeVar("T")
 
@@ -95,17 +99,28 @@ class Engine:
         try:
             while True:
                 with contextlib.suppress(queue.Empty):
-                    command = self._commands.get(timeout=pause if self._busy else None)
+                    # Never with a timeout: one of microseconds, over before it has begun, makes SimpleQueue wait for ever.
+                    command = self._commands.get(block=not self._busy)
                     if command is None:
                         return
-                    command()
+                    self._do(command)
                     pause = PAUSE_SECONDS
-                done = [pair for pair in list(self._busy) if pair.poll()]
-                pause = PAUSE_SECONDS if done else min(2 * pause, PAUSE_SECONDS_MAX)
-        except Exception:
-            log.exception("a fault of this daemon has ended its RDMA thread; reads by RDMA time out from now on")
+                if not self._busy:
+                    continue
+                if [pair for pair in list(self._busy) if pair.poll()]:
+                    pause = PAUSE_SECONDS
+                else:
+                    time.sleep(pause)
+                    pause = min(2 * pause, PAUSE_SECONDS_MAX)
         finally:
             self.device.close()
+
+    def _do(self, command: Callable[[], None]) -> None:
+        """The thread outlives whatever goes wrong: without it nobody could be told that memory is free again."""
+        try:
+            command()
+        except Exception:
+            log.exception("a fault of this daemon in its RDMA thread")
 
 
 class Pair:
@@ -119,6 +134,7 @@ class Pair:
         self._jobs: dict[Job, None] = {}
         self._posted: dict[int, Job] = {}
         self._next = 0
+        self._heard_seconds = 0.0
 
     # --- the loop's thread ---
 
@@ -195,9 +211,11 @@ class Pair:
     def _pump(self) -> None:
         """Gives the device as much as it takes, first come, first served."""
         pair = self._living()
+        if not self._posted:
+            self._heard_seconds = time.monotonic()
         try:
             for job in self._jobs:
-                while job.waiting and len(self._posted) < REQUESTS_MAX:
+                while job.waiting and len(self._posted) < pair.reads:
                     self._next += 1
                     pair.post_read(self._next, job.waiting[0])
                     job.waiting.popleft()
@@ -221,7 +239,11 @@ class Pair:
                 return True
             self._completed(self._posted.pop(completion.number))
         if found:
+            self._heard_seconds = time.monotonic()
             self._pump()
+        elif time.monotonic() - self._heard_seconds > SILENCE_SECONDS:
+            self._destroy(PairLost(f"the device has ended nothing for {SILENCE_SECONDS:g} s"))
+            return True
         return bool(found)
 
     def _completed(self, job: "Job") -> None:

@@ -4,6 +4,7 @@ The reader offers its queue pair; the holder makes one for it, and answers with 
 that the reader fetches first: only a fabric that moved those bytes is used.
 """
 
+import ipaddress
 from typing import TypeVar
 
 import msgspec
@@ -85,6 +86,10 @@ def regions_of(acceptance: Acceptance) -> Regions:
 def _check_end(end: End) -> None:
     if not (0 <= end.queue_pair <= _24_BITS and 0 <= end.packet <= _24_BITS and 0 <= end.lid < 1 << 16):
         raise BadRequest("a queue pair whose numbers do not fit")
+    try:
+        ipaddress.IPv6Address(end.gid)
+    except ValueError as error:
+        raise BadRequest(f"a GID that is none: {error}") from error
     if not (1 <= end.mtu <= 5 and 1 <= end.reads <= 255):
         raise BadRequest(f"a queue pair with MTU {end.mtu} and {end.reads} reads at a time")
 

@@ -25,7 +25,7 @@ from mooncask.errors import OutOfBounds, PeerUnavailable
 log = logging.getLogger(__name__)
 
 PROBE_SECONDS = 2.0
-"""More than RETRIES unanswered packets take (0.5 s): then the device itself says that nobody answers."""
+"""More than RETRIES (`verbs.py`) unanswered packets take (0.5 s): then the device itself says that nobody answers."""
 
 
 class Session:

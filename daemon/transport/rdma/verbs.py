@@ -21,13 +21,12 @@ from mooncask.daemon.transport.rdma.ports import ETHERNET, INFINIBAND, Gid, Plac
 from mooncask.daemon.transport.rdma.regions import Region, WorkRequest, cut_arena
 
 DEBIAN_FOLDER = Path("/usr/lib/python3/dist-packages/pyverbs")
-REQUESTS_MAX = 64
-"""Work requests of one queue pair that the device has at a time."""
 RETRIES = 6
 ACK_TIMEOUT = 14
 """4.096 µs times 2^14, 67 ms, without an acknowledgement, and a packet is sent again: a dead peer is found in half a second."""
 _RNR_TIMER, _RNR_RETRIES = 12, 6
 _READS_MAX = 16
+_POLL_MAX = 64
 
 PROBLEMS = {
     4: "local protection error",
@@ -184,14 +183,15 @@ class QueuePair:
         """`readable`: the other end may read this process's registered memory with it. Raises VerbsError."""
         verbs = self._verbs = device.verbs
         self._place = device.place
-        self._completions = verbs.cq.CQ(device.context, 2 * REQUESTS_MAX)
+        reads = self.reads = device.place.port.reads_max
+        self._completions = verbs.cq.CQ(device.context, 2 * reads)
         attributes = verbs.qp.QPAttr(port_num=device.place.port.number)
         attributes.qp_access_flags = verbs.enums.IBV_ACCESS_REMOTE_READ if readable else 0
         first = verbs.qp.QPInitAttr(
             qp_type=verbs.enums.IBV_QPT_RC,
             scq=self._completions,
             rcq=self._completions,
-            cap=verbs.qp.QPCap(max_send_wr=REQUESTS_MAX, max_recv_wr=1, max_send_sge=1, max_recv_sge=1),
+            cap=verbs.qp.QPCap(max_send_wr=reads, max_recv_wr=1, max_send_sge=1, max_recv_sge=1),
             sq_sig_all=1,
         )
         try:
@@ -214,7 +214,8 @@ class QueuePair:
         attributes = verbs.qp.QPAttr(port_num=port.number, path_mtu=min(port.mtu, theirs.mtu))
         attributes.dest_qp_num = theirs.queue_pair
         attributes.rq_psn, attributes.sq_psn = theirs.packet, self._packet
-        attributes.max_rd_atomic = attributes.max_dest_rd_atomic = min(port.reads_max, theirs.reads)
+        self.reads = min(port.reads_max, theirs.reads)
+        attributes.max_rd_atomic = attributes.max_dest_rd_atomic = self.reads
         attributes.timeout, attributes.retry_cnt = ACK_TIMEOUT, RETRIES
         attributes.min_rnr_timer, attributes.rnr_retry = _RNR_TIMER, _RNR_RETRIES
         try:
@@ -232,7 +233,7 @@ class QueuePair:
         return addr.AHAttr(port_num=port.number, is_global=1, dlid=theirs.lid, gr=route)
 
     def post_read(self, number: int, request: WorkRequest) -> None:
-        """At most REQUESTS_MAX are with the device at a time. Raises VerbsError."""
+        """At most `reads` are with the device at a time: it would make more of them wait. Raises VerbsError."""
         verbs = self._verbs
         work = verbs.wr.SendWR(
             wr_id=number,
@@ -250,7 +251,7 @@ class QueuePair:
     def poll(self) -> list[Completion]:
         """What has ended since. Raises VerbsError."""
         try:
-            _, found = self._completions.poll(REQUESTS_MAX)
+            _, found = self._completions.poll(_POLL_MAX)
         except self._verbs.error as error:
             raise VerbsError(f"completions cannot be polled: {error}") from error
         return [Completion(one.wr_id, one.status) for one in found or ()]
