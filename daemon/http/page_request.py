@@ -8,8 +8,10 @@ from urllib.parse import unquote
 import msgspec
 from aiohttp import web
 
+from mooncask.daemon.config import HttpSection
+from mooncask.daemon.http.body import read_document
 from mooncask.daemon.http.caller import Caller, caller_of
-from mooncask.daemon.http.expectation import admit_body
+from mooncask.daemon.http.refused import Refused
 from mooncask.errors import AccessDenied, BadRequest
 
 PREFIX = "/-/v1/"
@@ -61,14 +63,13 @@ class PageRequest:
         """How many items are wanted; more than `most` are not given at a time."""
         return min(int(self.number("limit", default, 1)), most)
 
-    async def form(self, kind: type[Form]) -> Form:
-        """The JSON body. Raises BadRequest for one that is too long or says something else."""
-        await admit_body(self.request)
-        data = bytearray()
-        async for piece in self.request.content.iter_any():
-            data += piece
-            if len(data) > BODY_BYTES_MAX:
-                raise BadRequest(f"a body of more than {BODY_BYTES_MAX} bytes")
+    async def form(self, kind: type[Form], limits: HttpSection) -> Form:
+        """The JSON body, checked against what was signed of it. Raises BadRequest for one that is too long or says something
+        else, DeadlineExceeded for one that comes too slowly."""
+        try:
+            data = await read_document(self.request, self.caller, BODY_BYTES_MAX, limits)
+        except Refused as error:
+            raise BadRequest(str(error)) from error
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:

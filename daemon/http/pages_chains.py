@@ -46,7 +46,7 @@ class ChainPages:
         return await self._chains.tips(self._namespace(asked), asked.query.get("after", ""), limit)
 
     async def _match(self, asked: PageRequest) -> control.Answer:
-        request = await asked.form(control.WhyRequest)
+        request = await asked.form(control.WhyRequest, self._service.config.http)
         namespace = self._door.find(asked.caller.tenant, request.namespace)
         chain = await asked_chain(namespace, request)
         found = self._service.match(namespace, chain.keys)
@@ -61,7 +61,7 @@ class ChainPages:
         )
 
     async def _why(self, asked: PageRequest) -> control.Answer:
-        request = await asked.form(control.WhyRequest)
+        request = await asked.form(control.WhyRequest, self._service.config.http)
         namespace = self._door.find(asked.caller.tenant, request.namespace)
         return await self._insight.why(namespace, request)
 

@@ -223,4 +223,6 @@ async def test_a_body_that_trickles_is_cut_off() -> None:
         for method, path in (("PUT", "/photos/k"), ("PUT", "/others"), ("POST", "/photos?delete")):
             named = {"data": trickle(), "headers": {"Content-Length": "50000"}}
             assert await http.error(method, path, **named) == (503, "RequestTimeout"), path
+        named = {"data": trickle(), "headers": {"Content-Length": "50000"}}
+        assert (await http.ask("POST", "/-/v1/why", **named))[0] == 503
         assert http.daemon.store.status().tiers[0].reserved_bytes == 0
