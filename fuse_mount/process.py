@@ -14,6 +14,7 @@ import msgspec
 
 from mooncask.client.local import LocalClient
 from mooncask.errors import BadArgument, ConfigError, MooncaskError
+from mooncask.fuse_mount.mounts import find_mount
 from mooncask.fuse_mount.options import MountOptions
 from mooncask.fuse_mount.readahead import read_far_ahead
 
@@ -73,6 +74,9 @@ def serve(options: MountOptions) -> None:
 
 def check_mountpoint(path: str) -> None:
     """Raises BadArgument."""
+    found = find_mount(path)
+    if found is not None and found.is_ours:
+        raise BadArgument("mountpoint", path, f'a Mooncask mount already; "mooncask umount {path}" ends it')
     try:
         if not Path(path).is_dir():
             raise BadArgument("mountpoint", path, "an existing folder is wanted")

@@ -162,6 +162,12 @@ def test_the_command_returns_when_the_mount_can_be_used(mounted: Mounted, tmp_pa
     assert not is_mounted(place)
 
 
+def test_a_place_that_shows_a_store_already_is_not_mounted_again(mounted: Mounted) -> None:
+    refused = mooncask("mount", mounted.mount.path, "--socket", mounted.daemon.socket_path, "--daemon", ok=False)
+    assert refused.returncode == 2 and refused.stderr.count("\n") == 1
+    assert f"mooncask umount {mounted.mount.path}" in refused.stderr
+
+
 def test_a_read_only_mount_changes_nothing(mounted: Mounted, tmp_path: Path) -> None:
     folder = mounted.objects(a=b"x")
     with MountProcess.start(mounted.daemon.socket_path, tmp_path / "mnt", read_only=True) as mount:
