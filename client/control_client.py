@@ -187,7 +187,7 @@ class ControlClient:
             raise DeadlineExceeded(f"{method} {path[:80]}", given) from error
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise DaemonUnavailable(self.socket_path, str(error) or type(error).__name__) from error
+            raise DaemonUnavailable(self.socket_path, _cause(error)) from error
         finally:
             self._lock.release()
         if status != 200:
@@ -232,6 +232,11 @@ def _path(page: str, namespace: str, key: Key | None = None) -> str:
         raise BadRequest("a namespace and a key are wanted; one of them is empty")
     tail = "" if key is None else "/" + quote(_text(key), safe="", errors="surrogateescape")
     return f"/-/v1/{page}/{quote(namespace, safe='')}{tail}"
+
+
+def _cause(error: Exception) -> str:
+    """Why it failed, in the words that the local socket has for it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _error(status: int, data: bytes) -> MooncaskError:

@@ -6,7 +6,7 @@ What the exit codes mean stands in docs/CLI.md.
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -89,6 +89,19 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from mooncask.tools.version import version
+
+        version()
+        raise typer.Exit
+
+
 @app.callback()
-def mooncask() -> None:
+def mooncask(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="The same as the command version."),
+    ] = False,
+) -> None:
     """A KV-cache store for LLM inference."""

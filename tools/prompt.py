@@ -3,6 +3,7 @@
 Tokenizers are optional packages, imported only when text is to be encoded.
 """
 
+import errno
 import json
 import re
 import sys
@@ -55,7 +56,7 @@ def read_tokens(source: str) -> list[int]:
     """Ids that stand in `source` itself, or in the file that it names."""
     if _IDS.fullmatch(source):
         return _numbers(source, "--tokens")
-    data = sys.stdin.read() if source == "-" else Path(source.removeprefix("@")).read_text()
+    data = sys.stdin.read() if source == "-" else _read_ids(source)
     if data.lstrip().startswith("["):
         return _json_numbers(data, source)
     return _numbers(data, source)
@@ -100,6 +101,16 @@ def _encode_by_model(text: str, folder: Path, special: bool) -> list[int]:
 
 def _read_text(file: Path) -> str:
     return sys.stdin.read() if str(file) == "-" else file.read_text()
+
+
+def _read_ids(source: str) -> str:
+    """What is no id and names no file is more often a slip in the ids than in the name."""
+    try:
+        return Path(source.removeprefix("@")).read_text()
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise
+        raise BadArgument("--tokens", source[:80], 'neither token ids, such as "1,2,3", nor a file of them') from error
 
 
 def _json_numbers(data: str, source: str) -> list[int]:

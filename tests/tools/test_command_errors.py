@@ -92,7 +92,8 @@ def test_a_command_line_that_is_not_understood_is_one_line_and_exit_code_2(
     ],
 )
 def test_without_a_daemon_every_command_says_how_to_start_one(command: CommandLine, words: list[str]) -> None:
-    assert 'start one with "mooncask serve"' in command.error(*words, expect=69)
+    said = command.error(*words, expect=69)
+    assert 'No such file or directory; start one with "mooncask serve"' in said and "Errno" not in said
 
 
 @pytest.mark.parametrize(
@@ -118,6 +119,10 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(daemon: DaemonProcess,
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(30), said) == (141, b"")
+
+
+def test_the_version_is_also_where_others_have_it(command: CommandLine) -> None:
+    assert command.run("--version") == command.run("version")
 
 
 def test_mooncask_without_a_word_shows_its_commands(command: CommandLine) -> None:

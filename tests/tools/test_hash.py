@@ -68,6 +68,12 @@ def test_a_wrong_prompt_is_refused_in_one_line(command: CommandLine, words: list
     assert said in command.error("hash", *words, expect=64)
 
 
+@pytest.mark.parametrize("tokens", ["1,2,x", "1,2," * 100 + "x", "missing.json"])
+def test_what_is_neither_ids_nor_a_file_is_called_so(command: CommandLine, tokens: str) -> None:
+    said = command.error("hash", "--tokens", tokens, *LLAMA, expect=2)
+    assert tokens[:20] in said and "neither token ids" in said
+
+
 def test_a_file_that_holds_no_ids_is_named(command: CommandLine, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("one two")
     assert str(tmp_path / "ids") in command.error("hash", "--tokens", str(tmp_path / "ids"), *LLAMA, expect=64)
