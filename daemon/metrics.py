@@ -252,6 +252,8 @@ class _DaemonCollector:
         """Also those that have not happened yet: an alert on the growth of a counter needs its 0."""
         counted = {**dict.fromkeys(COUNTERS, 0), **all_counters(self._plane)}
         for name, count in sorted(counted.items()):
+            if name.removeprefix("peer_") in PEER_COUNTERS and name.startswith("peer_"):
+                continue  # the same metric by peer is above; twice in one page is no valid one, and a sum counted double
             text = COUNTERS.get(name, f"How often: {name.replace('_', ' ')}.")
             yield CounterMetricFamily(f"mooncask_{name}", text, count)
         text = "Look-ups that insight and ghost caches were not told of, since too many came at once."

@@ -121,6 +121,18 @@ def test_a_get_over_http_brings_the_block_too(nodes: ClusterNodes) -> None:
         assert answer.read() == payload
 
 
+def test_a_metric_that_is_counted_by_peer_stands_once_in_the_page(nodes: ClusterNodes) -> None:
+    one, two = nodes.start("n1", "n2")
+    blocks = blocks_of([4])
+    one.put(blocks)
+    assert two.get(list(blocks), 15.0) == list(blocks.values())
+    with urllib.request.urlopen(f"http://{two.daemon.http_address}/-/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    headers = [line.split()[2] for line in lines if line.startswith("# HELP ")]
+    assert [name for name in headers if headers.count(name) > 1] == []
+    assert 'mooncask_peer_blocks_pulled_total{peer="n1"} 1.0' in lines
+
+
 @pytest.mark.slow
 def test_blocks_that_are_on_the_disk_of_their_holder_come_as_well(nodes: ClusterNodes) -> None:
     one, two = nodes.start("n1", "n2")
