@@ -81,7 +81,7 @@ def ttl(
             _show_ttl(chosen, as_json)
             return
         count = client.set_ttl(chosen.namespace, chosen.keys, seconds) if chosen.blocks else 0
-    what = "kept until evicted" if seconds is None else f"vanish in {format_seconds(seconds)}"
+    what = "kept until evicted" if seconds is None else f"to vanish in {format_seconds(seconds)}"
     _say(what, chosen, count, as_json, verb="changed")
 
 

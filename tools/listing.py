@@ -198,7 +198,8 @@ def _print_status(status: Status, as_json: bool) -> None:
         return
     state = "ready" if status.ready else "starting"
     uptime = format_seconds(status.uptime_seconds)
-    console().print(f"node {status.node}, version {status.version}, {state}, up {uptime}, {status.clients} clients")
+    clients = "1 client" if status.clients == 1 else f"{status.clients} clients"
+    console().print(f"node {status.node}, version {status.version}, {state}, up {uptime}, {clients}")
     sizes = ("used", "capacity", "pinned", "leased", "reserved")
     columns = [Column("tier"), Column("state"), Column("policy"), Column("blocks", right=True)]
     print_table([*columns, *(Column(size, right=True) for size in sizes)], [_tier_row(tier) for tier in status.tiers])

@@ -83,7 +83,7 @@ def judge_huge_pages(meminfo: Mapping[str, int]) -> Finding:
         return note(
             what,
             "none reserved",
-            f"only dram.huge_pages = true needs them: sysctl vm.nr_hugepages=N with N = dram.capacity / {format_size(size)}",
+            f"only dram.huge_pages = true needs them: sysctl vm.nr_hugepages=N with N = dram.capacity / {size >> 10} KiB",
         )
     return ok(what, f"{free:,} of {total:,} free, {format_size(size)} each ({format_size(free * size)})")
 
