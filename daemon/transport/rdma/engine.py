@@ -183,7 +183,7 @@ class Pair:
     def _open(self) -> End:
         if self._lost is not None:
             raise self._lost
-        self._pair = QueuePair(self._engine.device, readable=self._readable)
+        self._pair = self._engine.device.queue_pair(readable=self._readable)
         return self._pair.end
 
     def _living(self) -> QueuePair:

@@ -168,6 +168,10 @@ class Device:
             found.shared.append(Region(offset, length, address + offset, memory.rkey))
         return found
 
+    def queue_pair(self, *, readable: bool) -> "QueuePair":
+        """`readable`: the other end may read this process's registered memory with it. Raises VerbsError."""
+        return QueuePair(self, readable=readable)
+
     def close(self) -> None:
         """After all its queue pairs. Idempotent."""
         while self._memory:
@@ -180,7 +184,6 @@ class QueuePair:
     """An RC queue pair with a completion queue of its own, so that nothing of it is left when it is destroyed."""
 
     def __init__(self, device: Device, *, readable: bool) -> None:
-        """`readable`: the other end may read this process's registered memory with it. Raises VerbsError."""
         verbs = self._verbs = device.verbs
         self._place = device.place
         reads = self.reads = device.place.port.reads_max
