@@ -42,14 +42,17 @@ class Answers:
         self._requests_max = requests_max
         self._first_id = secrets.randbits(63)
         self._count = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._idle: asyncio.Event | None = None
+        """There only while somebody waits for it."""
 
     async def finish(self, seconds: float) -> None:
         """Requests under way may end within `seconds`; then their connections are cut."""
+        self._idle = asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._idle.wait()
+                while self._open:
+                    self._idle.clear()
+                    await self._idle.wait()
         for request in list(self._open.values()):
             if request.transport is not None:
                 request.transport.abort()
@@ -57,7 +60,6 @@ class Answers:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         assert isinstance(request, web.Request), "the server makes no others"
         self._open[id(request)] = request
-        self._idle.clear()
         request_id = request[_REQUEST_ID] = f"{self._first_id + self._count:016X}"
         self._count += 1
         began = time.perf_counter()
@@ -65,7 +67,7 @@ class Answers:
             response = await self._answer(request, request_id)
         finally:
             del self._open[id(request)]
-            if not self._open:
+            if self._idle is not None and not self._open:
                 self._idle.set()
         if not response.prepared:
             sign(request, response)

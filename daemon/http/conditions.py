@@ -12,8 +12,13 @@ _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-
 
 def not_modified(headers: Mapping[str, str], info: ObjectInfo) -> bool:
     """Whether 304 is the answer. Raises PreconditionFailed. A date counts only where no ETag is asked for."""
-    if not any(name in headers for name in _CONDITIONS):
-        return False
+    for name in _CONDITIONS:
+        if name in headers:
+            return _not_modified(headers, info)
+    return False
+
+
+def _not_modified(headers: Mapping[str, str], info: ObjectInfo) -> bool:
     modified, key = int(info.modified_seconds), printable_key(info.key)
     found = f'its ETag is "{info.etag}"'
     if "If-Match" in headers:

@@ -43,21 +43,21 @@ def put_condition(headers: Mapping[str, str]) -> PutCondition:
 
 def object_headers(info: ObjectInfo, query: Mapping[str, str], *, with_checksums: bool) -> CIMultiDict[str]:
     """What GET and HEAD say of an object; `query` may override some (response-content-type and so on)."""
-    found = CIMultiDict(
-        {
-            "ETag": f'"{info.etag}"',
-            "Last-Modified": http_date(int(info.modified_seconds)),
-            "Accept-Ranges": "bytes",
-            "Content-Type": OBJECT_TYPE,
-        }
-    )
-    if not info.data and info.block.checksum:
-        found[OWN_DIGEST] = info.block.checksum.hex()
     attributes = info.attributes
+    named = {
+        "ETag": f'"{info.etag}"',
+        "Last-Modified": http_date(int(info.modified_seconds)),
+        "Accept-Ranges": "bytes",
+        "Content-Type": (attributes.content_type if attributes is not None else "") or OBJECT_TYPE,
+    }
+    if info.block.checksum and not info.data:
+        named[OWN_DIGEST] = info.block.checksum.hex()
+    found = CIMultiDict(named)
     if attributes is not None:
-        found["Content-Type"] = attributes.content_type or OBJECT_TYPE
-        found.update(attributes.headers)
-        found.update({META + name: value for name, value in attributes.metadata.items()})
+        if attributes.headers:
+            found.update(attributes.headers)
+        if attributes.metadata:
+            found.update({META + name: value for name, value in attributes.metadata.items()})
         if with_checksums:
             found.update(checksum_headers(attributes))
     for parameter, name in OVERRIDES.items() if query else ():

@@ -7,7 +7,7 @@ How attributes are spelt: `object_headers.py`. What decides between 200, 304 and
 import contextlib
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -47,8 +47,7 @@ PULL_SECONDS = 10.0
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(NamedTuple):
     """What is answered, before it begins; `span` are the object's bytes that are its body, None = no body."""
 
     status: int

@@ -11,6 +11,8 @@ from enum import Enum, auto
 from aiohttp import web
 
 READ = frozenset({"GET", "HEAD"})
+_MAYBE = ("/-", "/%")
+"""How a path begins that may be "/-/", however it is written."""
 
 
 class Access(Enum):
@@ -46,8 +48,8 @@ class PageRoutes:
     def find(self, request: web.Request) -> PageRoute | None:
         """None: the request is S3's."""
         raw = request.raw_path
-        if raw.startswith("/") and raw[1:2] not in ("-", "%"):
-            return None  # most are: whatever is written here otherwise, it is not "/-/"
+        if raw.startswith("/") and not raw.startswith(_MAYBE):
+            return None
         path = request.rel_url.path_safe
         for route in self._routes if path.startswith("/-") else ():
             if (not route.methods or request.method in route.methods) and route.pattern.fullmatch(path):

@@ -4,7 +4,7 @@ Paths are taken as they came: "//", "." and ".." are parts of a key like any oth
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from mooncask.daemon.http.operations import Level, Operation, find_operation, unknown_name
@@ -18,8 +18,7 @@ _SIGNATURE = "X-Amz-"
 """How the query names of a presigned URL begin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """`key` is the decoded path behind the bucket, empty where the request is about the bucket itself."""
 
     operation: Operation

@@ -5,6 +5,7 @@ them in headers: `daemon/http/object_headers.py`.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
@@ -42,8 +43,7 @@ class ObjectAttributes(msgspec.Struct, frozen=True, array_like=True, omit_defaul
     """Of an object that was uploaded in parts: how many."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
+class ObjectInfo(NamedTuple):
     """One object as it is now. `etag` has no quotes; `attributes` is None for a block that was put without any."""
 
     key: bytes
