@@ -211,9 +211,6 @@ class ClusterSection(Section, frozen=True):
     transport: Transport = "auto"
     connections: Annotated[int, msgspec.Meta(ge=1, le=16)] = 4
     """Connections to one peer that carry blocks, beside the one for everything else."""
-    replicate_after: Count = 3
-    """Reads from afar after which a block is copied to more nodes."""
-    replicas_max: Count = 3
     ttl: Seconds = 30.0
     """How long the directory keeps the record of a node that says nothing."""
     tls_certificate: str = ""
