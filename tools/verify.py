@@ -164,4 +164,4 @@ def _print(results: list[Checked], as_json: bool) -> None:
         print_table([Column("namespace"), Column("wrong block"), Column("was in")], wrong)
     right, left = sum(r.right for r in results), sum(r.left for r in results)
     gone = f", {left:,} left before they were read" if left else ""
-    console().print(f"{counted(right, 'block')} are right, {len(wrong):,} wrong{gone}")
+    console().print(f"{counted(right, 'block')} {'is' if right == 1 else 'are'} right, {len(wrong):,} wrong{gone}")
