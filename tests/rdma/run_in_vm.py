@@ -120,11 +120,19 @@ class Kernel:
 
 
 def newest_package() -> str:
-    depends = run("apt-cache", "depends", "linux-image-amd64")
-    names = [line.split()[-1] for line in depends.splitlines() if "Depends: linux-image-" in line]
+    names = kernels()
+    if not names:  # a machine whose lists of packages were never fetched
+        run("apt-get", "-qq", "update")
+        names = kernels()
     if not names:
-        raise SystemExit('apt knows no linux-image-amd64; "apt-get update" first')
+        raise SystemExit("apt knows no linux-image-amd64")
     return names[0]
+
+
+def kernels() -> list[str]:
+    asked = ["apt-cache", "depends", "linux-image-amd64"]
+    depends = subprocess.run(asked, check=False, capture_output=True, text=True)
+    return [line.split()[-1] for line in depends.stdout.splitlines() if "Depends: linux-image-" in line]
 
 
 def run(*command: str, cwd: str | None = None) -> str:
