@@ -251,3 +251,31 @@ async def test_a_fault_of_the_daemon_says_nothing_of_its_inside(
         assert status == 500 and b"secret" not in body and b"InternalError" in body
         assert "secret detail" in caplog.text, "the log has it"
         caplog.clear()
+
+
+async def test_the_short_names_of_the_dashboard_lead_to_it() -> None:
+    async with running_http() as http:
+        for path in ("/-/", "/-/ui", "/%2D/ui"):
+            status, _, headers = await http.ask("GET", path, allow_redirects=False)
+            assert (status, headers["Location"]) == (302, "/-/ui/")
+
+
+async def test_a_small_object_is_answered_as_the_client_keeps_its_connection() -> None:
+    async with running_http() as http:
+        await http.ask("PUT", "/kept")
+        await http.ask("PUT", "/kept/k", data=b"small")
+        host, port = http.address.split(":")
+        for version, asked, answered in (
+            ("1.0", "keep-alive", "keep-alive"),
+            ("1.0", "close", ""),
+            ("1.1", "close", "close"),
+        ):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(f"GET /kept/k HTTP/{version}\r\nHost: x\r\nConnection: {asked}\r\n\r\n".encode())
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+            assert await reader.readexactly(5) == b"small"
+            assert ("connection: " + answered in head) if answered else "connection:" not in head
+            if answered != "keep-alive":
+                assert await reader.read() == b""
+            writer.close()
+            await writer.wait_closed()
