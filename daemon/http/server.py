@@ -19,7 +19,7 @@ from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers
 from mooncask.daemon.http.authentication import Authentication
 from mooncask.daemon.http.caller import set_caller
-from mooncask.daemon.http.connections import BoundedRunner
+from mooncask.daemon.http.connections import BoundedRunner, Server
 from mooncask.daemon.http.credentials import load_credentials
 from mooncask.daemon.http.dispatch import Dispatch
 from mooncask.daemon.http.expectation import check_expectation
@@ -50,8 +50,9 @@ class HttpServer:
         self._answers = Answers(self._answer, lambda: plane.service.config.http.requests_max, measuring.answered)
         self._pages = PageRoutes(Admin(plane, Metrics(plane, self._answers.requests)).routes())
         # Not a web.Application: its router, middlewares and signals take longer than a small object does.
-        server = web.Server(
+        server = Server(
             self._answers.answer,
+            lambda: plane.service.config.http.grace,
             request_factory=_request,
             access_log=None,
             logger=_protocol_log(),

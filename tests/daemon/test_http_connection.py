@@ -1,11 +1,12 @@
 """What HTTP itself demands of the door, seen by clients that speak it by hand: 100-continue, hosts, headers of answers."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from http_door import Http, running_http
+from http_door import Http, running_http, slow_reader
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -250,3 +251,49 @@ async def test_a_connection_above_the_limit_is_told_so_and_others_go_on() -> Non
         async with asyncio.timeout(10):
             while not await is_let_in():
                 pass  # the daemon has not heard of the others' end yet
+
+
+# --- readers that read nothing -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_who_reads_nothing_of_small_answers_is_cut_off(ends: bool) -> None:
+    """`ends`: the server wants to close, and waits for its last bytes to be taken."""
+    async with running_http({"http.grace": "300ms", "http.connections_max": 2}) as http:
+        await http.ask("PUT", "/photos")
+        await http.ask("PUT", "/photos/k", data=bytes(60_000))
+        last = b"GET /photos/k HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" if ends else b""
+        slow = await slow_reader(http, "/photos/k")
+        try:
+            slow.send(b"GET /photos/k HTTP/1.1\r\nHost: x\r\n\r\n" * 150 + last)
+            async with by_hand(http) as third:  # as long as both are there
+                assert (await third.head()).startswith("HTTP/1.1 503")
+            async with asyncio.timeout(10):
+                while not await _has_room(http):  # noqa: ASYNC110  # nothing here tells when it is cut off
+                    await asyncio.sleep(0.02)
+        finally:
+            slow.close()
+
+
+async def test_who_reads_slowly_is_not_cut_off() -> None:
+    async with running_http({"http.grace": "300ms"}) as http:
+        await http.ask("PUT", "/photos")
+        await http.ask("PUT", "/photos/k", data=bytes(60_000))
+        slow = await slow_reader(http, "/photos/k")
+        slow.send(b"GET /photos/k HTTP/1.1\r\nHost: x\r\n\r\n" * 150)
+        loop, got, began = asyncio.get_running_loop(), 0, time.monotonic()
+        try:
+            while got < 151 * 60_000:
+                piece = await loop.sock_recv(slow, 60_000)
+                assert piece
+                got += len(piece)
+                if time.monotonic() < began + 1.5:
+                    await asyncio.sleep(0.02)  # that it is slow is what is tested
+        finally:
+            slow.close()
+
+
+async def _has_room(http: Http) -> bool:
+    async with by_hand(http) as connection:
+        connection.send("GET /-/healthz HTTP/1.1\nHost: x")
+        return (await connection.head()).startswith("HTTP/1.1 200")
