@@ -122,7 +122,7 @@ class _DaemonCollector:
             for namespace, count in sums.items():
                 counter.add_metric([namespace], count)
             yield counter
-        text = "Hit tokens by the tier that had them when they were matched: dram stands for all memory."
+        text = "Hit tokens by the tier that had them when they were matched: dram stands for all memory, peer for other nodes."
         tiers = CounterMetricFamily("mooncask_prefix_hit_tier_tokens", text, labels=["tier"])
         for tier, count in self._insight.traffic.tier_tokens.items():
             tiers.add_metric([tier], count)

@@ -54,6 +54,7 @@ class Reading:
         """The prefix goes on over what other nodes have."""
         begun = found.seconds[-1] if found.seconds else 0.0
         more = await remote.locate(namespace, request.keys[len(found) :], begun)
+        self._service.matched_far(namespace, len(more.tiers))
         return wire.Matched(request.id, found.tiers + more.tiers, found.seconds + more.seconds)
 
     def acquire(self, request: wire.Acquire) -> wire.Message | Later:

@@ -107,6 +107,8 @@ class Service:
         self.cluster: Cluster | None = None
         self.on_published: Callable[[Namespace, bytes], None] | None = None
         """Called in the step in which a block becomes readable: it must only take note."""
+        self.on_matched_far: Callable[[Namespace, int], None] | None = None
+        """Called with how many blocks a matched prefix went on over with other nodes' help."""
         self.objects = Objects(self)  # pyright: ignore[reportArgumentType]  # as in objects/store.py
         self.objects.start()
 
@@ -121,6 +123,12 @@ class Service:
             self.tokens[(namespace.spec.name, "requested")] += tokens * len(keys)
             self.tokens[(namespace.spec.name, "hit")] += tokens * len(found)
         return found
+
+    def matched_far(self, namespace: Namespace, blocks: int) -> None:
+        """A match's prefix goes on over so many blocks, since other nodes have what is missing here: they are hits too."""
+        self.tokens[(namespace.spec.name, "hit")] += block_tokens(namespace.spec.family) * blocks
+        if blocks and self.on_matched_far is not None:
+            self.on_matched_far(namespace, blocks)
 
     def note_get(self, namespace: Namespace, key: bytes) -> None:
         """Somebody asks for one block over HTTP: observers hear of it, and of where it was."""

@@ -61,6 +61,7 @@ class Insight:
         self._ticked_seconds = now
         for observer in (self.traffic.looked, self.hot_chains.looked, self.misses.looked):
             service.lookups.add(observer)
+        service.on_matched_far = self.traffic.matched_far
         self._sources = Sources(
             service=service,
             leases=leases,

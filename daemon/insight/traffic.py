@@ -1,5 +1,6 @@
 """Blocks and bytes that readers found and missed, by tier, as sums that only grow: told of look-ups."""
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -29,7 +30,7 @@ class Traffic:
         self.flows = Flows()
         self.prefixes = RecentPrefixes(BUCKET_SECONDS, BUCKETS)
         self.tier_tokens: Counter[str] = Counter()
-        """Tokens of matched prefixes by the tier that had them, memory as "dram"."""
+        """Tokens of matched prefixes by the tier that had them, memory as "dram"; "peer": what other nodes made possible."""
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
         """Sums first by namespace: a batch is of many look-ups in few namespaces."""
@@ -49,6 +50,13 @@ class Traffic:
                 found.memory_hits += min(memory_hits, hits)
         for namespace, found in sums.items():
             self._add(namespace, found, lookups[-1].seconds)
+
+    def matched_far(self, namespace: Namespace, blocks: int) -> None:
+        """The match itself was told of as a look-up; this is by how much its prefix goes on over other nodes' blocks."""
+        tokens = block_tokens(namespace.spec.family) * blocks
+        if tokens:
+            self.prefixes.add(namespace.id, 0, tokens, time.monotonic())
+            self.tier_tokens["peer"] += tokens
 
     def _add(self, namespace: Namespace, sums: "_Sums", seconds: float) -> None:
         size = namespace.stored_bytes // namespace.blocks if namespace.blocks else 0

@@ -71,6 +71,8 @@ def test_a_prefix_goes_on_over_blocks_here_and_elsewhere_and_ends_where_nobody_h
     three.put({key: blocks[key] for key in keys[5:6]})
     found = two.client.match(two.namespace(), keys)
     assert list(found.tiers) == [Tier.DRAM] * 2 + [Tier.PEER] * 2 + [Tier.DRAM, Tier.PEER]
+    with ControlClient(two.daemon.socket_path) as pages:
+        eventually(lambda: pages.overview().hit_rate == pytest.approx(6 / 8))
     assert two.get(keys) == [*list(blocks.values())[:6], None, None]
 
 
