@@ -166,7 +166,7 @@ def chunk_signed(door: S3Door, key: str, data: bytes, trailer: bool, tamper: boo
     stream = bytearray(b"".join([*body, b"\r\n"]))
     assert len(stream) == length
     if tamper:
-        stream[len(stream) // 2] ^= 1
+        stream[len(body[0]) // 2] ^= 1  # a byte of the payload: one of a chunk's header would make it malformed
     return ask(door, "PUT", f"/bucket/{key}", signed, bytes(stream))
 
 

@@ -12,6 +12,7 @@ from typing import Self
 
 from mooncask.client.local import LocalClient
 from mooncask.errors import DaemonUnavailable
+from mooncask.tools.bench.process import sigterm_waits
 from mooncask.tools.serve import daemon_command
 
 START_SECONDS_MAX = 120.0
@@ -28,19 +29,20 @@ class DaemonProcess:
         self.socket = folder / "s"
         self._log_path = folder / "daemon.log"
         start = time.perf_counter()
-        with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                daemon_command(),
-                env=self._environment(settings),
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
         try:
+            with self._log_path.open("ab") as log, sigterm_waits():
+                self._process = subprocess.Popen(
+                    daemon_command(),
+                    env=self._environment(settings),
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
             line = self._ready_line()
         except BaseException:
-            self.stop()
+            if hasattr(self, "_process"):
+                self.stop()
             raise
         self.ready_seconds = time.perf_counter() - start
         self.http_address = dict(word.split("=", 1) for word in line.split() if "=" in word).get("http", "")

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from mooncask.errors import DaemonUnavailable
+from mooncask.tools.bench.process import sigterm_waits
 
 START_SECONDS_MAX = 10.0
 PLACES = ("/usr/sbin", "/usr/local/sbin")
@@ -53,15 +54,14 @@ class Nginx:
         user = "user root;" if os.getuid() == 0 else ""  # what the bench may read, its workers may
         file = folder / "nginx.conf"
         file.write_text(CONFIGURATION.format(folder=folder, port=self.port, root=root, user=user))
-        self._process = subprocess.Popen(
-            [program, "-p", str(folder), "-c", str(file), "-e", str(folder / "nginx.log")],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [program, "-p", str(folder), "-c", str(file), "-e", str(folder / "nginx.log")]
         try:
+            with sigterm_waits():
+                self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             self._wait(folder / "nginx.log")
         except BaseException:
-            self.close()
+            if hasattr(self, "_process"):
+                self.close()
             raise
 
     def close(self) -> None:

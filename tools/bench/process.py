@@ -1,5 +1,9 @@
-"""What a process takes, as Linux counts it."""
+"""Processes of the bench: what one takes, as Linux counts it, and how one is started without losing it."""
 
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -12,3 +16,19 @@ def memory_beside_shared(pid: int) -> int:
         if name in wanted:
             found += int(value.split()[0]) << 10
     return found
+
+
+@contextmanager
+def sigterm_waits() -> Iterator[None]:
+    """SIGTERM is acted on when this ends: between a child's birth and the moment its Popen is ours, the child would be lost."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if came:
+        signal.raise_signal(signal.SIGTERM)
