@@ -153,13 +153,16 @@ class Service:
     async def reserve(
         self, namespace: Namespace, requests: Sequence[PutRequest], deadline: float, layers: int = 0
     ) -> list[Writing | None]:
-        """Places for all `requests` or none; None where the store has the block. Raises QuotaExceeded at once."""
+        """Places for all `requests` or none; None where the store has the block. Raises QuotaExceeded at once, and NotEvictable for
+        objects that no eviction could make room for."""
         for request in requests:
             if request.size > self.block_bytes_max:
                 raise BlockTooLarge(request.size, self.block_bytes_max)
         tenant = namespace.spec.tenant
         asked = self._asked_bytes(namespace, requests)
         self._check_quota(tenant, asked)
+        if namespace.spec.kind == "object":
+            self._check_fits(namespace, asked)
         self._reserved_bytes[tenant] += asked
         try:
             found = await self.store.reserve(namespace, requests, deadline)
@@ -303,6 +306,9 @@ class Service:
     def check_room(self, namespace: Namespace, size_bytes: int) -> None:
         """Before a long object is received: can it be stored at all? Raises QuotaExceeded and NotEvictable."""
         self._check_quota(namespace.spec.tenant, size_bytes)
+        self._check_fits(namespace, size_bytes)
+
+    def _check_fits(self, namespace: Namespace, size_bytes: int) -> None:
         left = self.store.room_left(namespace.spec.mode)
         if size_bytes > left:
             raise NotEvictable(f"namespace {namespace.spec.name}, where {max(0, left)} are left", size_bytes)

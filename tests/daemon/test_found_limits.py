@@ -1,19 +1,23 @@
 """Faults that a review found: bodies with an encoding, expired objects, zeros in the configuration, large namespaces."""
 
 import asyncio
+import errno
 import gzip
 import time
 from pathlib import Path
 
 import pytest
 from child_processes import until
+from daemon_process import DaemonProcess
 from http_door import running_http
 from local_daemon import running_daemon
 
 from mooncask.client import wire
+from mooncask.client.http import HttpClient
+from mooncask.client.local import LocalClient
 from mooncask.daemon.config_source import load_config
 from mooncask.daemon.main import store_config
-from mooncask.errors import BadRequest, ConfigError
+from mooncask.errors import BadRequest, ConfigError, NotEvictable
 
 
 async def test_a_body_is_stored_as_it_was_sent_whatever_encoding_it_names() -> None:
@@ -112,6 +116,26 @@ async def test_objects_that_find_no_room_on_a_full_disk_are_refused_at_once_and_
         for number in range(80):
             assert (await http.ask("HEAD", f"/bucket/{number}"))[0] == (200 if number in stored else 404)
         assert (await http.ask("DELETE", f"/bucket/{min(stored)}"))[0] == 204
+
+
+def test_where_nothing_can_leave_dram_for_a_full_disk_a_short_object_is_refused_at_once_at_every_door(
+    tmp_path: Path,
+) -> None:
+    settings = {"nvme.capacity": "40MiB", "nvme.segment": "4MiB", "dram.capacity": "16MiB", "limits.block_max": "2MiB"}
+    with (
+        DaemonProcess.start(tmp_path, settings) as daemon,
+        LocalClient.connect(daemon.socket_path, deadline_seconds=30) as client,
+        HttpClient(f"http://{daemon.http_address}", 30) as http,
+    ):
+        bucket = client.open_namespace("bucket", kind=wire.NamespaceKind.OBJECT)
+        began = time.monotonic()
+        with pytest.raises(NotEvictable) as refused:
+            for number in range(80):  # acknowledged without waiting for the disk
+                client.put(bucket, [b"%d" % number], [bytes(1 << 20)])
+        assert refused.value.errno == errno.ENOSPC
+        with pytest.raises(NotEvictable):
+            http.put("bucket", "k", bytes(1 << 20))
+        assert time.monotonic() - began < 10, "never a wait for room that nobody makes"
 
 
 async def test_nothing_is_counted_any_more_under_the_name_of_a_bucket_that_is_gone() -> None:
