@@ -42,13 +42,18 @@ def put_condition(headers: Mapping[str, str]) -> PutCondition:
 
 
 def object_headers(info: ObjectInfo, query: Mapping[str, str], *, with_checksums: bool) -> CIMultiDict[str]:
-    """What GET and HEAD say of an object; `query` may override some (response-content-type and so on)."""
+    """What GET and HEAD say of an object; `query` may override some (response-content-type and so on).
+
+    The dashboard has the same origin: what somebody stored must not run in a browser as a page of it.
+    """
     attributes = info.attributes
     named = {
         "ETag": f'"{info.etag}"',
         "Last-Modified": http_date(int(info.modified_seconds)),
         "Accept-Ranges": "bytes",
         "Content-Type": (attributes.content_type if attributes is not None else "") or OBJECT_TYPE,
+        "Content-Security-Policy": "sandbox",
+        "X-Content-Type-Options": "nosniff",
     }
     if info.block.checksum and not info.data:
         named[OWN_DIGEST] = info.block.checksum.hex()

@@ -29,6 +29,18 @@ async def test_what_was_put_is_got_by_everyone_who_asks() -> None:
         await settled(http)
 
 
+async def test_a_page_that_somebody_stored_runs_nothing_in_a_browser_as_one_of_the_dashboard() -> None:
+    async with running_http() as http:
+        await http.ask("PUT", "/photos")
+        for key, size in (("short", 100), ("long", 300_000)):
+            await http.ask("PUT", f"/photos/{key}", data=bytes(size), headers={"Content-Type": "text/html"})
+            for method, more in (("GET", {}), ("HEAD", {}), ("GET", {"Range": "bytes=0-9"})):
+                status, _, headers = await http.ask(method, f"/photos/{key}", headers=more)
+                assert status in (200, 206) and headers["Content-Type"] == "text/html"
+                assert headers["Content-Security-Policy"] == "sandbox"
+                assert headers["X-Content-Type-Options"] == "nosniff"
+
+
 async def test_an_object_is_replaced_as_a_whole() -> None:
     async with running_http() as http:
         await http.ask("PUT", "/photos")
