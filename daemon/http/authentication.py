@@ -141,7 +141,7 @@ class Authentication:
         scheme, _, token = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
         if scheme.lower() == "bearer":
             return self._admin(token.strip())
-        if self._signatures is None and self._admin_token:
+        if page is Access.SCRAPED or (self._signatures is None and self._admin_token):
             raise _denied("this page needs http.admin_token")
         return None
 

@@ -20,7 +20,7 @@ class Access(Enum):
 
     OPEN = auto()
     SCRAPED = auto()
-    """Open to programs of this machine, guarded for others."""
+    """Open to programs of this machine; others need `http.admin_token`, since it shows namespaces of all tenants."""
     GUARDED = auto()
     """Signed requests, or `http.admin_token`, where there are such."""
 

@@ -220,6 +220,33 @@ def test_health_metrics_and_the_dashboards_files_are_open_on_loopback(door: S3Do
     assert ask(door, "GET", page, {"Host": door.daemon.http_address}).status == 200
 
 
+def test_metrics_from_elsewhere_need_the_token_since_they_name_every_tenants_namespaces(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: asks which address is ours
+        except OSError:
+            pytest.skip("needs an address beside loopback")
+        own = probe.getsockname()[0]
+    with s3_daemon(tmp_path, "http", {"http.listen": "0.0.0.0:0"}) as door:
+        host = door.daemon.http_address = f"{own}:{door.daemon.http_address.rpartition(':')[2]}"
+        signed = ask(door, "GET", "/-/metrics", sign(door, "GET", "/-/metrics"))
+        assert (signed.status, signed.code) == (403, "AccessDenied")
+        assert ask(door, "GET", "/-/v1/status", sign(door, "GET", "/-/v1/status")).status == 200
+        assert ask(door, "GET", "/-/metrics", {"Host": host}).status == 403
+        assert ask(door, "GET", "/-/metrics", {"Host": host, "Authorization": f"Bearer {TOKEN}"}).status == 200
+
+
+def test_a_body_of_a_json_page_that_is_not_the_signed_one_is_refused(door: S3Door) -> None:
+    body = json.dumps({"namespace": "bucket", "tokens": [1, 2, 3]}).encode()
+    other = body.replace(b"[1, 2, 3]", b"[1, 2, 4]")
+    promised = {"x-amz-content-sha256": hashlib.sha256(body).hexdigest(), "Content-Length": str(len(body))}
+    signed = sign(door, "POST", "/-/v1/why", promised)
+    altered = ask(door, "POST", "/-/v1/why", signed, other)
+    assert altered.status == 400 and b"SHA256" in altered.body.upper(), altered
+    right = ask(door, "POST", "/-/v1/why", signed, body)
+    assert b"SHA256" not in right.body.upper(), right
+
+
 @pytest.mark.parametrize(
     "path",
     ["/%2D/v1/status", "/-/ui/../v1/status", "/-/ui/%2e%2e/v1/status", "/-/healthz/../v1/status", "//-/v1/status"],
