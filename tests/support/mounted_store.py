@@ -16,7 +16,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import BlockStat, NamespaceKind
 
 BLOCK = 64 << 10
-SETTINGS = {"dram.capacity": "64 MiB", "nvme.capacity": "128 MiB", "limits.block_max": "2 MiB"}
+SETTINGS = {"dram.capacity": "64 MiB", "nvme.capacity": "512 MiB", "limits.block_max": "2 MiB"}
 
 
 @contextmanager

@@ -156,7 +156,7 @@ class FileReaders:
 def _map_for_ever(folder: Path, numbers: list[int]) -> None:
     """One map at a time, each in a process of its own: a map whose version is gone is answered with SIGBUS."""
     done: Counter[str] = Counter()
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    while not select.select([sys.stdin], [], [], 0 if numbers else None)[0]:
         number = random.choice(numbers)
         if (child := os.fork()) == 0:
             os._exit(_map_once(folder / str(number), number))
