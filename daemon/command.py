@@ -44,7 +44,7 @@ def _check(config: Config) -> None:
     """What a start would find out before it touches anything, the files of secrets and certificates included."""
     store_config(config)
     if config.http.enabled and (config.credentials or config.http.tls_certificate):
-        from mooncask.daemon.http.credentials import load_credentials
+        from mooncask.daemon.http.callers.credentials import load_credentials
         from mooncask.daemon.http.tls import tls_context
 
         load_credentials(config)

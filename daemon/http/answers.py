@@ -12,7 +12,7 @@ from aiohttp import hdrs, web
 
 from mooncask.daemon.http.expectation import is_waiting
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.s3_xml import error_document, error_of
+from mooncask.daemon.http.s3.xml import error_document, error_of
 from mooncask.errors import Busy, MooncaskError, OutOfBounds
 
 log = logging.getLogger(__name__)

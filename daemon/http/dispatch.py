@@ -1,6 +1,6 @@
 """From a request to the operation that answers it: whose bucket it is, what the caller may do, and who carries it out.
 
-Which operation a request is: `target.py` and `operations.py`. Who the caller is: `caller.py`. What an operation does is the
+Which operation a request is: `s3/target.py` and `s3/operations.py`. Who the caller is: `callers/caller.py`. What an operation does is the
 business of the modules that it is handed to.
 """
 
@@ -8,19 +8,19 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import hdrs, web
 
-from mooncask.daemon.http.buckets import Buckets
-from mooncask.daemon.http.caller import Caller, caller_of
-from mooncask.daemon.http.copy_source import COPY_SOURCE
-from mooncask.daemon.http.copying import Copying
+from mooncask.daemon.http.callers.caller import Caller, caller_of
 from mooncask.daemon.http.measuring import OPERATION
-from mooncask.daemon.http.multi_delete import MultiDelete
-from mooncask.daemon.http.object_facts import ObjectFacts
-from mooncask.daemon.http.objects import Objects
-from mooncask.daemon.http.operations import WRITES, Operation
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.target import NotAnOperation, Target, bucket_of_host, parse_target
-from mooncask.daemon.http.unsupported import unsupported_header
-from mooncask.daemon.http.uploads import UploadOperations
+from mooncask.daemon.http.s3.buckets import Buckets
+from mooncask.daemon.http.s3.copy_source import COPY_SOURCE
+from mooncask.daemon.http.s3.copying import Copying
+from mooncask.daemon.http.s3.multi_delete import MultiDelete
+from mooncask.daemon.http.s3.object_facts import ObjectFacts
+from mooncask.daemon.http.s3.objects import Objects
+from mooncask.daemon.http.s3.operations import WRITES, Operation
+from mooncask.daemon.http.s3.target import NotAnOperation, Target, bucket_of_host, parse_target
+from mooncask.daemon.http.s3.unsupported import unsupported_header
+from mooncask.daemon.http.s3.uploads import UploadOperations
 from mooncask.daemon.service import Service
 from mooncask.errors import AccessDenied
 from mooncask.tiers.namespace import Namespace

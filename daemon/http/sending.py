@@ -13,7 +13,7 @@ from mooncask.errors import MooncaskError
 from mooncask.tiers.store import Store
 
 if TYPE_CHECKING:
-    from mooncask.daemon.http.range_request import Span
+    from mooncask.daemon.http.s3.range_request import Span
 
 log = logging.getLogger(__name__)
 

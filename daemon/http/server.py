@@ -15,17 +15,17 @@ from aiohttp.streams import StreamReader
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
-from mooncask.daemon.http.admin import Admin
 from mooncask.daemon.http.answers import Answers
-from mooncask.daemon.http.authentication import Authentication
-from mooncask.daemon.http.caller import set_caller
+from mooncask.daemon.http.callers.authentication import Authentication
+from mooncask.daemon.http.callers.caller import set_caller
+from mooncask.daemon.http.callers.credentials import load_credentials
+from mooncask.daemon.http.callers.local_caller import local_caller
 from mooncask.daemon.http.connections import BoundedRunner, Server
-from mooncask.daemon.http.credentials import load_credentials
 from mooncask.daemon.http.dispatch import Dispatch
 from mooncask.daemon.http.expectation import check_expectation
-from mooncask.daemon.http.local_caller import local_caller
 from mooncask.daemon.http.measuring import Measuring
-from mooncask.daemon.http.page_routes import PageRoutes
+from mooncask.daemon.http.pages.admin import Admin
+from mooncask.daemon.http.pages.routes import PageRoutes
 from mooncask.daemon.http.tls import replace_certificate, tls_context
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
@@ -39,7 +39,7 @@ CUT_SECONDS = 0.5
 
 
 class HttpServer:
-    """Owns the listeners. Whose requests are whose: `caller.py`."""
+    """Owns the listeners. Whose requests are whose: `callers/caller.py`."""
 
     def __init__(self, config: Config, plane: LocalPlane) -> None:
         self._dispatch = Dispatch(plane.service)

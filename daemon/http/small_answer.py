@@ -7,7 +7,7 @@ from aiohttp.abc import AbstractStreamWriter
 from aiohttp.web_request import BaseRequest
 from multidict import CIMultiDict
 
-from mooncask.daemon.http.object_headers import http_date
+from mooncask.daemon.http.s3.object_headers import http_date
 
 
 class SmallAnswer(web.StreamResponse):

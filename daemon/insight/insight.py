@@ -1,7 +1,7 @@
 """What the daemon can tell of itself beyond counters: one object that holds what is remembered and answers the JSON pages.
 
 Everything belongs to the event loop's thread. Bounded: each part names its own limit. Not here: how a page is asked for
-(`daemon/http/pages.py`) and what its fields mean (`client/control.py`).
+(`daemon/http/pages/json_pages.py`) and what its fields mean (`client/control.py`).
 """
 
 import asyncio

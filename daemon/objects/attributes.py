@@ -1,7 +1,7 @@
 """What is kept beside an object's bytes: its size as a whole, ETag, headers, metadata and checksums. Pure.
 
 Attributes lie in the header of the object's block (docs/FORMAT.md), so they survive what the block survives. How S3 spells
-them in headers: `daemon/http/object_headers.py`.
+them in headers: `daemon/http/s3/object_headers.py`.
 """
 
 from dataclasses import dataclass

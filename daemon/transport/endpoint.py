@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.config_source import split_listen
-from mooncask.daemon.http.credentials import secret_of_file
+from mooncask.daemon.http.callers.credentials import secret_of_file
 from mooncask.daemon.transport.authentication import derive_key
 from mooncask.daemon.transport.pool import Dial, Links
 from mooncask.daemon.transport.rdma.device import OpenDevice, open_device

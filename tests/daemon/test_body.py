@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mooncask.daemon.http.body import IncomingBody, body_plan
-from mooncask.daemon.http.chunked_body import (
+from mooncask.daemon.http.bodies.body import IncomingBody, body_plan
+from mooncask.daemon.http.bodies.chunked_body import (
     LINE_BYTES_MAX,
     TRAILER_BYTES_MAX,
     BadFraming,
@@ -23,9 +23,9 @@ from mooncask.daemon.http.chunked_body import (
     ChunkEnd,
     ShortBody,
 )
+from mooncask.daemon.http.bodies.running_digests import RunningDigests
+from mooncask.daemon.http.callers.signature_chunks import ChunkSigning
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.running_digests import RunningDigests
-from mooncask.daemon.http.signature_chunks import ChunkSigning
 
 DATA = bytes(range(256)) * 40
 UNSIGNED = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mooncask.daemon.http.body_promises import promised_trailers, promises_of
-from mooncask.daemon.http.ordered_work import BATCH_BYTES, QUEUED_BYTES_MAX, OrderedWork
+from mooncask.daemon.http.bodies.body_promises import promised_trailers, promises_of
+from mooncask.daemon.http.bodies.ordered_work import BATCH_BYTES, QUEUED_BYTES_MAX, OrderedWork
+from mooncask.daemon.http.bodies.running_digests import DIGESTS, RunningDigests, missing_digests
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.running_digests import DIGESTS, RunningDigests, missing_digests
 
 
 def of_the_whole(data: bytes) -> dict[str, bytes]:

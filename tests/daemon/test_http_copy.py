@@ -11,7 +11,7 @@ from child_processes import until
 from http_door import S3, Http, leased, running_http, settled
 from raw_client import payload
 
-from mooncask.daemon.http.copy_source import copied_span, parse_copy_source
+from mooncask.daemon.http.s3.copy_source import copied_span, parse_copy_source
 from mooncask.errors import BadParameter
 
 LONG = 20 << 20

@@ -11,9 +11,9 @@ import pytest
 from http_door import S3, Http, running_http
 
 from mooncask.client import wire
-from mooncask.daemon.http.listing import behind
-from mooncask.daemon.http.multi_delete import parse_delete_request
-from mooncask.daemon.http.xml_request import parse_xml
+from mooncask.daemon.http.s3.listing import behind
+from mooncask.daemon.http.s3.multi_delete import parse_delete_request
+from mooncask.daemon.http.s3.xml_request import parse_xml
 from mooncask.errors import MalformedXml
 
 STRANGE = [

@@ -2,9 +2,9 @@
 
 import pytest
 
-from mooncask.daemon.http.operations import Level, Operation, find_operation
-from mooncask.daemon.http.target import NotAnOperation, bucket_of_host, parse_target
-from mooncask.daemon.http.unsupported import unsupported_header
+from mooncask.daemon.http.s3.operations import Level, Operation, find_operation
+from mooncask.daemon.http.s3.target import NotAnOperation, bucket_of_host, parse_target
+from mooncask.daemon.http.s3.unsupported import unsupported_header
 from mooncask.errors import BadBucketName, KeyTooLong
 
 

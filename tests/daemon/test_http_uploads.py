@@ -11,7 +11,7 @@ import pytest
 from http_door import S3, Http, running_http, settled
 from object_driver import CHUNK, MIB, SETTINGS, body
 
-from mooncask.daemon.http.part_checksums import COMPOSITE, FULL_OBJECT, chosen_type, object_checksum
+from mooncask.daemon.http.s3.part_checksums import COMPOSITE, FULL_OBJECT, chosen_type, object_checksum
 from mooncask.daemon.objects.manifest import PartRow
 from mooncask.errors import BadParameter
 

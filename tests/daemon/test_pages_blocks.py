@@ -13,7 +13,7 @@ from xxhash import xxh3_128_hexdigest
 from mooncask.client import wire
 from mooncask.client.control import Overview
 from mooncask.client.control_client import ControlClient
-from mooncask.daemon.http.caller import Caller
+from mooncask.daemon.http.callers.caller import Caller
 from mooncask.errors import (
     AccessDenied,
     BadRequest,
@@ -146,7 +146,7 @@ async def test_who_may_only_read_changes_nothing(monkeypatch: pytest.MonkeyPatch
         namespace = await open_kv(pages.client, "kv-a")
         await pages.put_chain(namespace, [key(1)])
         reader = Caller("default", "a reader", may_write=False)
-        monkeypatch.setattr("mooncask.daemon.http.page_request.caller_of", lambda request: reader)
+        monkeypatch.setattr("mooncask.daemon.http.pages.page_request.caller_of", lambda request: reader)
         assert (await pages.ask(ControlClient.block, "kv-a", key(1))).size_bytes
         for call in (ControlClient.evict, ControlClient.pin, ControlClient.unpin):
             with pytest.raises(AccessDenied, match="a reader"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from control_pages import running_pages
 
-from mooncask.daemon.http.pages import Pages
+from mooncask.daemon.http.pages.json_pages import Pages
 from mooncask.daemon.insight.why import ADVICE
 from mooncask.daemon.metrics import Metrics
 

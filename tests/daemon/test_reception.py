@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.body import BodyPlan, IncomingBody
-from mooncask.daemon.http.reception import STRIDE_BYTES, receive
+from mooncask.daemon.http.bodies.body import BodyPlan, IncomingBody
+from mooncask.daemon.http.bodies.reception import STRIDE_BYTES, receive
 from mooncask.errors import DeadlineExceeded
 
 CONFIG = HttpSection(grace=1.0, rate_min=1 << 40)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mooncask.daemon.http.operations import Operation
+from mooncask.daemon.http.s3.operations import Operation
 from mooncask.errors import ConfigError, MooncaskError, error_classes
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +44,7 @@ def test_every_error_of_the_tree_has_its_code_and_status_in_the_table() -> None:
 
 def test_every_refusal_that_only_s3_knows_is_in_the_table() -> None:
     table, found = documented(), 0
-    for path in (ROOT / "daemon" / "http").glob("*.py"):
+    for path in (ROOT / "daemon" / "http").rglob("*.py"):
         for status, code in _REFUSED.findall(path.read_text()):
             found += 1
             assert int(status) in table.get(code, set()), f"{path.name}: {code} {status}"

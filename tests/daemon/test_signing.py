@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from mooncask.daemon.http.authentication import KEYS_MAX, SignatureCheck, SigningKeys
-from mooncask.daemon.http.caller import Caller
-from mooncask.daemon.http.credentials import Credential
+from mooncask.daemon.http.callers.authentication import KEYS_MAX, SignatureCheck, SigningKeys
+from mooncask.daemon.http.callers.caller import Caller
+from mooncask.daemon.http.callers.credentials import Credential
+from mooncask.daemon.http.callers.signature import Claim, RequestHead, Scope, claim_of
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.signature import Claim, RequestHead, Scope, claim_of
 
 KEY, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 EMPTY = hashlib.sha256(b"").hexdigest()

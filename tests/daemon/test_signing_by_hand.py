@@ -31,7 +31,7 @@ from s3_daemon import (
 )
 from s3_requests import Answer, ask, refusal, sign
 
-from mooncask.daemon.http.signature import Scope, signature, signing_key
+from mooncask.daemon.http.callers.signature import Scope, signature, signing_key
 
 DATA = bytes(range(256)) * 1024
 

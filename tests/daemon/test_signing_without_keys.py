@@ -13,7 +13,7 @@ from s3_daemon import tls_settings
 from mooncask.daemon.config import Config, CredentialSection, HttpSection
 from mooncask.daemon.config_source import load_config
 from mooncask.daemon.http.browsers import is_from_foreign_page
-from mooncask.daemon.http.credentials import load_credentials
+from mooncask.daemon.http.callers.credentials import load_credentials
 from mooncask.daemon.http.tls import tls_context
 from mooncask.errors import ConfigError
 

@@ -6,7 +6,7 @@ from importlib import resources
 
 from aiohttp import web
 
-from mooncask.daemon.http.page_routes import Access, PageRoute
+from mooncask.daemon.http.pages.routes import Access, PageRoute
 
 PREFIX = "/-/ui/"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -22,7 +22,7 @@ class Dashboard:
     """Reads a file when it is asked for first and keeps it: 30 KB, and nothing where nobody opens the dashboard."""
 
     def __init__(self) -> None:
-        self._folder = resources.files("mooncask.daemon.http") / "ui"
+        self._folder = resources.files("mooncask.daemon.http.pages") / "ui"
         self._bodies: dict[str, bytes] = {}
 
     def routes(self) -> list[PageRoute]:

@@ -16,11 +16,9 @@ from aiohttp import hdrs, web
 
 from mooncask.daemon.config import Config
 from mooncask.daemon.http.browsers import is_from_foreign_page
-from mooncask.daemon.http.caller import ANONYMOUS, Caller
-from mooncask.daemon.http.credentials import Credential, load_credentials
-from mooncask.daemon.http.page_routes import Access
-from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.signature import (
+from mooncask.daemon.http.callers.caller import ANONYMOUS, Caller
+from mooncask.daemon.http.callers.credentials import Credential, load_credentials
+from mooncask.daemon.http.callers.signature import (
     Claim,
     RequestHead,
     Scope,
@@ -29,7 +27,9 @@ from mooncask.daemon.http.signature import (
     signing_key,
     strings_to_sign,
 )
-from mooncask.daemon.http.signature_chunks import ChunkSigning, set_chunk_signing
+from mooncask.daemon.http.callers.signature_chunks import ChunkSigning, set_chunk_signing
+from mooncask.daemon.http.pages.routes import Access
+from mooncask.daemon.http.refused import Refused
 from mooncask.daemon.namespace_door import DEFAULT_TENANT
 
 SKEW_SECONDS_MAX = 900

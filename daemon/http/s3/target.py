@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from mooncask.daemon.http.operations import Level, Operation, find_operation, unknown_name
+from mooncask.daemon.http.s3.operations import Level, Operation, find_operation, unknown_name
 from mooncask.errors import BadBucketName, BadRequest, KeyTooLong, NoSuchBlock
 from mooncask.tiers.namespace import Namespace
 

@@ -14,10 +14,12 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.body import open_body
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.conditions import not_modified, range_counts
-from mooncask.daemon.http.object_headers import (
+from mooncask.daemon.http.bodies.body import open_body
+from mooncask.daemon.http.bodies.reception import Digested, receive
+from mooncask.daemon.http.callers.caller import caller_of
+from mooncask.daemon.http.query_number import query_number
+from mooncask.daemon.http.s3.conditions import not_modified, range_counts
+from mooncask.daemon.http.s3.object_headers import (
     OWN_DIGEST,
     checksum_headers,
     object_headers,
@@ -25,12 +27,10 @@ from mooncask.daemon.http.object_headers import (
     put_attributes,
     put_condition,
 )
-from mooncask.daemon.http.query_number import query_number
-from mooncask.daemon.http.range_request import Span, requested_span
-from mooncask.daemon.http.reception import Digested, receive
+from mooncask.daemon.http.s3.range_request import Span, requested_span
+from mooncask.daemon.http.s3.target import block_key, key_text, writable_key
 from mooncask.daemon.http.sending import send
 from mooncask.daemon.http.small_answer import SmallAnswer
-from mooncask.daemon.http.target import block_key, key_text, writable_key
 from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo, encode_attributes
 from mooncask.daemon.objects.manifest import Manifest
 from mooncask.daemon.objects.upload_state import PART_NUMBER_MAX

@@ -5,17 +5,17 @@ import asyncio
 from aiohttp import web
 
 from mooncask.client import wire
-from mooncask.daemon.http.body import read_document
-from mooncask.daemon.http.caller import Caller, caller_of
-from mooncask.daemon.http.listing import Lister, keys_max_of, parse_list_request
-from mooncask.daemon.http.s3_xml import (
+from mooncask.daemon.http.bodies.body import read_document
+from mooncask.daemon.http.callers.caller import Caller, caller_of
+from mooncask.daemon.http.s3.listing import Lister, keys_max_of, parse_list_request
+from mooncask.daemon.http.s3.xml import (
     acl_document,
     buckets_document,
     listing_document,
     location_document,
     versioning_document,
 )
-from mooncask.daemon.http.xml_request import parse_xml
+from mooncask.daemon.http.s3.xml_request import parse_xml
 from mooncask.daemon.service import Service
 from mooncask.tiers.namespace import Namespace
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from mooncask.daemon.http.caller import Caller
+from mooncask.daemon.http.callers.caller import Caller
 from mooncask.daemon.peer import uid_of
 
 

@@ -8,18 +8,18 @@ from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from mooncask.daemon.http.body import open_body, read_document
-from mooncask.daemon.http.buckets import XML
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.listing import keys_max_of
-from mooncask.daemon.http.object_headers import CHECKSUM, put_attributes, put_condition
-from mooncask.daemon.http.part_checksums import ALGORITHMS, chosen_type, object_checksum
+from mooncask.daemon.http.bodies.body import open_body, read_document
+from mooncask.daemon.http.bodies.reception import receive
+from mooncask.daemon.http.bodies.running_digests import missing_digests
+from mooncask.daemon.http.callers.caller import caller_of
 from mooncask.daemon.http.query_number import query_number
-from mooncask.daemon.http.reception import receive
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.running_digests import missing_digests
-from mooncask.daemon.http.target import key_text, writable_key
-from mooncask.daemon.http.upload_xml import (
+from mooncask.daemon.http.s3.buckets import XML
+from mooncask.daemon.http.s3.listing import keys_max_of
+from mooncask.daemon.http.s3.object_headers import CHECKSUM, put_attributes, put_condition
+from mooncask.daemon.http.s3.part_checksums import ALGORITHMS, chosen_type, object_checksum
+from mooncask.daemon.http.s3.target import key_text, writable_key
+from mooncask.daemon.http.s3.upload_xml import (
     UploadsPage,
     completed_document,
     created_document,

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from mooncask.daemon.http.buckets import XML
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.copy_source import COPY_SOURCE, check_source, copied_span, parse_copy_source
-from mooncask.daemon.http.object_headers import put_attributes, put_condition
+from mooncask.daemon.http.bodies.running_digests import DIGESTS, RunningDigests, missing_digests
+from mooncask.daemon.http.callers.caller import caller_of
 from mooncask.daemon.http.query_number import query_number
-from mooncask.daemon.http.range_request import Span
-from mooncask.daemon.http.running_digests import DIGESTS, RunningDigests, missing_digests
-from mooncask.daemon.http.s3_xml import copied_document
-from mooncask.daemon.http.target import block_key, writable_key
+from mooncask.daemon.http.s3.buckets import XML
+from mooncask.daemon.http.s3.copy_source import COPY_SOURCE, check_source, copied_span, parse_copy_source
+from mooncask.daemon.http.s3.object_headers import put_attributes, put_condition
+from mooncask.daemon.http.s3.range_request import Span
+from mooncask.daemon.http.s3.target import block_key, writable_key
+from mooncask.daemon.http.s3.xml import copied_document
 from mooncask.daemon.objects.attributes import ObjectAttributes, ObjectInfo
 from mooncask.daemon.objects.reader import ObjectReader
 from mooncask.daemon.objects.store import Objects

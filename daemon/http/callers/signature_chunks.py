@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from mooncask.daemon.http.chunked_body import ChunkEnd
+from mooncask.daemon.http.bodies.chunked_body import ChunkEnd
 
 _KEY = "mooncask.chunk_signing"
 _EMPTY = hashlib.sha256(b"").hexdigest()

@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.body_promises import (
+from mooncask.daemon.http.bodies.body_promises import (
     CHECKSUM,
     CONTENT_SHA256,
     STREAMING,
@@ -29,18 +29,18 @@ from mooncask.daemon.http.body_promises import (
     promises_of,
     trailer_promises,
 )
-from mooncask.daemon.http.caller import Caller
-from mooncask.daemon.http.chunked_body import (
+from mooncask.daemon.http.bodies.chunked_body import (
     TRAILER_SIGNATURE,
     BadFraming,
     ChunkedDecoder,
     ShortBody,
 )
+from mooncask.daemon.http.bodies.ordered_work import OrderedWork
+from mooncask.daemon.http.bodies.running_digests import RunningDigests, missing_digests
+from mooncask.daemon.http.callers.caller import Caller
+from mooncask.daemon.http.callers.signature_chunks import ChunkSignatures, ChunkSigning, chunk_signing_of
 from mooncask.daemon.http.expectation import admit_body
-from mooncask.daemon.http.ordered_work import OrderedWork
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.running_digests import RunningDigests, missing_digests
-from mooncask.daemon.http.signature_chunks import ChunkSignatures, ChunkSigning, chunk_signing_of
 from mooncask.errors import DeadlineExceeded
 
 CODING = "aws-chunked"

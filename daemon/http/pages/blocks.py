@@ -6,7 +6,7 @@ import msgspec
 
 from mooncask.client import control
 from mooncask.daemon.control import TTL_MS_MAX
-from mooncask.daemon.http.page_request import PageRequest
+from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.blocks import block_view, key_of
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import BadRequest, NoSuchBlock

@@ -9,8 +9,8 @@ import msgspec
 from aiohttp import web
 
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.body import read_document
-from mooncask.daemon.http.caller import Caller, caller_of
+from mooncask.daemon.http.bodies.body import read_document
+from mooncask.daemon.http.callers.caller import Caller, caller_of
 from mooncask.daemon.http.refused import Refused
 from mooncask.errors import AccessDenied, BadRequest
 

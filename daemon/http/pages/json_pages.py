@@ -10,11 +10,11 @@ import msgspec
 from aiohttp import web
 
 from mooncask.client import control
-from mooncask.daemon.http.page_request import PREFIX, PageRequest
-from mooncask.daemon.http.page_routes import PageRoute
-from mooncask.daemon.http.pages_blocks import BlockPages
-from mooncask.daemon.http.pages_chains import ChainPages
-from mooncask.daemon.http.pages_daemon import DaemonPages
+from mooncask.daemon.http.pages.blocks import BlockPages
+from mooncask.daemon.http.pages.chains import ChainPages
+from mooncask.daemon.http.pages.daemon import DaemonPages
+from mooncask.daemon.http.pages.page_request import PREFIX, PageRequest
+from mooncask.daemon.http.pages.routes import PageRoute
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import BadRequest, MooncaskError, error_data
 

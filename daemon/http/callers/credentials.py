@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mooncask.daemon.config import Config, CredentialSection
-from mooncask.daemon.http.caller import Caller
+from mooncask.daemon.http.callers.caller import Caller
 from mooncask.errors import ConfigError
 
 _FILE_BYTES_MAX = 4096

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from urllib.parse import unquote_to_bytes
 
-from mooncask.daemon.http.range_request import Span
+from mooncask.daemon.http.s3.range_request import Span
 from mooncask.daemon.objects.attributes import ObjectInfo, names_etag
 from mooncask.errors import BadParameter, PreconditionFailed
 from mooncask.tiers.block import printable_key

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from mooncask.daemon.http.ordered_work import OrderedWork
+from mooncask.daemon.http.bodies.ordered_work import OrderedWork
 
 DIGESTS = {"md5": 16, "crc32": 4, "crc32c": 4, "crc64nvme": 8, "sha1": 20, "sha256": 32}
 """Name -> bytes of the digest."""

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from urllib.parse import quote
 from xml.sax.saxutils import escape
 
-from mooncask.daemon.http.listing import ListRequest, Page, marker_of, token_of
-from mooncask.daemon.http.target import key_text
+from mooncask.daemon.http.s3.listing import ListRequest, Page, marker_of, token_of
+from mooncask.daemon.http.s3.target import key_text
 from mooncask.daemon.objects.attributes import ObjectInfo, object_info
 from mooncask.errors import MooncaskError
 from mooncask.tiers.namespace import Namespace

@@ -6,10 +6,10 @@ import msgspec
 from aiohttp import web
 
 from mooncask.client import wire
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.dashboard import Dashboard
-from mooncask.daemon.http.page_routes import Access, PageRoute
-from mooncask.daemon.http.pages import Pages
+from mooncask.daemon.http.callers.caller import caller_of
+from mooncask.daemon.http.pages.dashboard import Dashboard
+from mooncask.daemon.http.pages.json_pages import Pages
+from mooncask.daemon.http.pages.routes import Access, PageRoute
 from mooncask.daemon.metrics import Metrics
 from mooncask.daemon.session import LocalPlane
 from mooncask.daemon.status import daemon_status

@@ -4,10 +4,10 @@ from email.utils import formatdate
 
 from aiohttp import web
 
-from mooncask.daemon.http.buckets import XML
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.s3_xml import acl_document, attributes_document, tagging_document
-from mooncask.daemon.http.target import block_key, key_text
+from mooncask.daemon.http.callers.caller import caller_of
+from mooncask.daemon.http.s3.buckets import XML
+from mooncask.daemon.http.s3.target import block_key, key_text
+from mooncask.daemon.http.s3.xml import acl_document, attributes_document, tagging_document
 from mooncask.daemon.objects.attributes import ObjectInfo
 from mooncask.daemon.service import Service
 from mooncask.errors import BadParameter, NoSuchBlock

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from mooncask.daemon.http.s3_xml import document, tag, timestamp
-from mooncask.daemon.http.xml_request import Element, parse_xml
+from mooncask.daemon.http.s3.xml import document, tag, timestamp
+from mooncask.daemon.http.s3.xml_request import Element, parse_xml
 from mooncask.daemon.objects.attributes import ObjectInfo
 from mooncask.daemon.objects.upload_state import PART_NUMBER_MAX, PartRecord, Upload, WantedPart
 from mooncask.errors import MalformedXml

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from mooncask.daemon.http.bodies.running_digests import DIGESTS
 from mooncask.daemon.http.refused import Refused
-from mooncask.daemon.http.running_digests import DIGESTS
 
 CHECKSUM = "x-amz-checksum-"
 CONTENT_SHA256 = "x-amz-content-sha256"

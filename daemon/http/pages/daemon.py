@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
-from mooncask.daemon.http.page_request import PageRequest
+from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.config_page import config_page
 from mooncask.daemon.insight.events import EVENTS_MAX
 from mooncask.daemon.session import LocalPlane

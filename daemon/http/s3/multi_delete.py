@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from mooncask.daemon.http.body import read_document
-from mooncask.daemon.http.buckets import XML
-from mooncask.daemon.http.caller import caller_of
-from mooncask.daemon.http.s3_xml import KeyFailure, deleted_document
-from mooncask.daemon.http.target import KEY_BYTES_MAX, block_key
-from mooncask.daemon.http.xml_request import Element, parse_xml
+from mooncask.daemon.http.bodies.body import read_document
+from mooncask.daemon.http.callers.caller import caller_of
+from mooncask.daemon.http.s3.buckets import XML
+from mooncask.daemon.http.s3.target import KEY_BYTES_MAX, block_key
+from mooncask.daemon.http.s3.xml import KeyFailure, deleted_document
+from mooncask.daemon.http.s3.xml_request import Element, parse_xml
 from mooncask.daemon.service import Service
 from mooncask.errors import KeyTooLong, MalformedXml, MooncaskError, NoSuchBlock
 from mooncask.tiers.namespace import Namespace

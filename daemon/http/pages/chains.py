@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
-from mooncask.daemon.http.page_request import PageRequest
+from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.blocks import tier_texts
 from mooncask.daemon.insight.chains import NODES_MAX
 from mooncask.daemon.insight.prompts import asked_chain

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mooncask.daemon.config import HttpSection
-from mooncask.daemon.http.body import IncomingBody
-from mooncask.daemon.http.running_digests import RunningDigests
+from mooncask.daemon.http.bodies.body import IncomingBody
+from mooncask.daemon.http.bodies.running_digests import RunningDigests
 from mooncask.errors import DeadlineExceeded
 
 STRIDE_BYTES = 16 << 20
