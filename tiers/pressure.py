@@ -58,10 +58,13 @@ class LeaveRules:
         return self.may_be_forgotten(slot)
 
     def needs_writing(self, slot: int) -> bool:
-        """Whether leaving DRAM means being written to NVMe first."""
+        """Whether leaving DRAM means being written to NVMe first.
+
+        Also where blocks are written at once: the write of one that was just published may not have begun.
+        """
         if not self.nvme_takes_writes or self.nvme_is_full or self._catalogue.nvme_offset[slot] != NOWHERE:
             return False
-        return self._catalogue.owner(slot).spec.mode is WriteMode.WRITE_BACK
+        return self._catalogue.owner(slot).spec.mode is not WriteMode.MEMORY
 
     def wants_nvme(self, slot: int) -> bool:
         return self._catalogue.owner(slot).spec.mode is not WriteMode.MEMORY
