@@ -37,7 +37,8 @@ def print_findings(console: Console, findings: Findings) -> None:
     for block_bytes in sorted({measure.block_bytes for measure in findings.measures}):
         same = [measure for measure in findings.measures if measure.block_bytes == block_bytes]
         console.print(_measures_table(_title(block_bytes, same[0].batch), same))
-    console.print(_facts_table(findings.facts))
+    if findings.facts:
+        console.print(_facts_table(findings.facts))
     for skipped in findings.skipped:
         console.print(f"skipped: {skipped.what}: {skipped.why}")
     judged, missed = len(findings.judged), len(findings.missed)
