@@ -11,7 +11,7 @@ STAMP := .venv/.installed
 N ?= 200
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo check test test-slow test-rdma test-all test-deps torture bench papers clean
+.PHONY: help venv demo check test test-slow test-failed test-rdma test-all test-deps torture bench papers clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
@@ -49,8 +49,13 @@ check: $(STAMP)
 test: $(STAMP) test-deps
 	@$(PYTEST) -m "not slow"
 
+# NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
+	@$(BIN)/python tests/support/nixl_environment.py || true
 	@$(PYTEST) -m slow
+
+test-failed: $(STAMP)
+	@$(PYTEST) --last-failed --last-failed-no-failures none
 
 # In a guest a test without a device fails: nothing is skipped there.
 test-rdma: $(STAMP) test-deps
