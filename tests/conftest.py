@@ -4,6 +4,7 @@ Mounts in the temporary folders of another run of the tests, which may go on bes
 """
 
 import gc
+import signal
 import sys
 import threading
 from collections import Counter
@@ -19,6 +20,12 @@ SETTLE_SECONDS = 5.0
 """How long a thread or a child that was told to end may take."""
 COUNTED = ("/memfd:", "socket:", "/tmp/", "anon_inode:[pidfd]")
 """Descriptors that a fault would leak: arenas, connections, data files, watched processes."""
+
+
+def pytest_configure() -> None:
+    """A shell that runs the tests in the background has them ignore Ctrl-C, and what they start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)

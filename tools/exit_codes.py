@@ -42,10 +42,11 @@ MEANINGS = {
 
 
 def exit_code_table() -> str:
-    """A row a code: what it means, and the errors that end with it."""
+    """A row a code: what it means, and the errors that end with it. What a room keeps to itself is no error of the tree."""
     names = defaultdict(list)
     for name, kind in error_classes().items():
-        names[kind.exit_code].append(name)
+        if not name.startswith("_"):
+            names[kind.exit_code].append(name)
     rows = [f"| {code} | {MEANINGS[code]} | {', '.join(sorted(names[code]))} |" for code in sorted({*MEANINGS, *names})]
     return "\n".join(["| code | meaning | errors |", "|---|---|---|", *rows])
 
