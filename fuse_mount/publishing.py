@@ -33,7 +33,9 @@ class Publisher:
             return False
         if draft.namespace.is_kv:
             self._check_block(draft)
-        durable = _promises(draft.namespace) or (durable and draft.namespace.handle.mode != "memory")
+        mode = draft.namespace.handle.mode
+        # As HTTP: what a close acknowledges is stored durably where the namespace promises it.
+        durable = mode == "write_through" or (durable and mode != "memory")
         if draft.spool.size > self._link.client.welcome.block_bytes_max:
             self._put_long(draft)
         else:
@@ -78,16 +80,10 @@ class Publisher:
                 block = blocks[0]
                 if block is None:
                     raise NoSuchBlock(namespace.name, source.decode(errors="replace"))
-                durable = _promises(namespace)
-                self._link.client.put(namespace.handle, [target], [block.memory], durable=durable)
+                self._link.client.put(namespace.handle, [target], [block.memory])
         except ObjectInParts as error:
             with self._link.http() as http:
                 http.copy(namespace.name, http_key(target), http_key(source), _seconds(error.size_bytes))
-
-
-def _promises(namespace: Namespace) -> bool:
-    """Whether what is acknowledged there survives a crash, as HTTP has it."""
-    return namespace.handle.mode == "write_through"
 
 
 def http_key(key: bytes) -> Key:
