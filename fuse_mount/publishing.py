@@ -33,9 +33,7 @@ class Publisher:
             return False
         if draft.namespace.is_kv:
             self._check_block(draft)
-        mode = draft.namespace.handle.mode
-        # As HTTP: what a close acknowledges is stored durably where the namespace promises it.
-        durable = mode == "write_through" or (durable and mode != "memory")
+        durable = durable and draft.namespace.handle.mode != "memory"
         if draft.spool.size > self._link.client.welcome.block_bytes_max:
             self._put_long(draft)
         else:

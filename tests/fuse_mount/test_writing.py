@@ -11,8 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from daemon_process import DaemonProcess
-from mount_process import MountProcess, run, wait_until, why_no_mount
+from mount_process import MountProcess, run, wait_until
 from mounted_store import BLOCK, Mounted, names, refused
 
 S3 = "{http://s3.amazonaws.com/doc/2006-03-01/}"
@@ -54,30 +53,6 @@ def test_who_reads_a_file_that_is_being_written_stores_nothing_of_it(mounted: Mo
         assert folder.stored(b"a") == b"before"
         file.write(b" and whole")
     assert folder.stored(b"a") == b"half and whole"
-
-
-def test_what_a_close_has_stored_is_durable_where_the_namespace_promises_it(mounted: Mounted) -> None:
-    folder = mounted.objects()
-    for number in range(20):
-        (folder.blocks / f"f{number}").write_bytes(b"x" * 5000)
-        assert folder.stat(b"f%d" % number).durable
-
-
-@pytest.mark.fuse
-@pytest.mark.skipif(bool(why_no_mount()), reason=why_no_mount())
-def test_a_full_disk_is_no_room_for_who_closes_a_file(tmp_path: Path) -> None:
-    settings = {"nvme.capacity": "40MiB", "nvme.segment": "4MiB", "dram.capacity": "16MiB", "limits.block_max": "2MiB"}
-    with (
-        DaemonProcess.start(tmp_path, settings) as daemon,
-        MountProcess.start(daemon.socket_path, tmp_path / "mnt") as mount,
-    ):
-        blocks = mount.path / "full" / "blocks"
-        blocks.parent.mkdir()
-        stored = 0
-        with refused(errno.ENOSPC):
-            for stored in range(80):
-                (blocks / f"{stored}").write_bytes(bytes(1 << 20))
-        assert stored > 10 and len(names(blocks)) == stored, "what was not stored is not there"
 
 
 def test_fsync_stores_durably(mounted: Mounted) -> None:
