@@ -42,6 +42,11 @@ def payload(number: int, version: int, length: int) -> bytes:
     return records.tobytes()[:length]
 
 
+def is_first(data: bytes) -> bool:
+    """Of the version that the mount knew as the only one: its readers may meet the end of the next one (docs/MOUNT.md)."""
+    return len(data) >= RECORD.size and RECORD.unpack_from(data)[1] == 1
+
+
 def oddity(number: int, data: bytes, start: int = 0, *, whole: bool = True) -> str:
     """What is wrong with bytes read from `start` (a multiple of a record) on; empty when they are those of one version."""
     if len(data) < RECORD.size:
@@ -110,14 +115,15 @@ class FileReaders:
 
     def whole(self, number: int) -> None:
         with self._stale("whole"), (self._folder / str(number)).open("rb", buffering=0) as file:
-            self._stress.note("whole", number, file.readall())
+            data = file.readall()
+            self._stress.note("whole", number, data, whole=not is_first(data))
 
     def pieces(self, number: int) -> None:
         with self._stale("pieces"), (self._folder / str(number)).open("rb", buffering=0) as file:
             data = b""
             while piece := file.read(random.choice((16, 4096, 100_000))):
                 data += piece
-            self._stress.note("pieces", number, data)
+            self._stress.note("pieces", number, data, whole=not is_first(data))
 
     def kept_open(self, number: int) -> None:
         """Somewhere in a file that was opened a while ago: the version that its first read had."""
