@@ -15,7 +15,6 @@ import xxhash
 
 from mooncask.tiers.namespace import NamespaceSpec
 
-NODE_HASH_BYTES = 8
 INCARNATION_BYTES = 16
 _NAMESPACE_DOMAIN = b"mooncask namespace 1\0"
 
@@ -81,11 +80,6 @@ def new_incarnation(name: str, time_ns: int | None = None) -> bytes:
 
 def node_hash(name: str) -> bytes:
     return xxhash.xxh3_64_digest(name.encode())
-
-
-def node_of(incarnation: bytes) -> bytes:
-    """What all incarnations of one node have in common."""
-    return incarnation[:NODE_HASH_BYTES]
 
 
 def namespace_id(spec: NamespaceSpec) -> bytes:

@@ -16,7 +16,6 @@ import msgspec
 DATA_BYTES = 16
 _CHUNK = struct.Struct(">II")
 _PART = struct.Struct(">H")
-CHUNK_KEY_BYTES = DATA_BYTES + _CHUNK.size
 UPLOAD_KEY_BYTES = DATA_BYTES
 PART_KEY_BYTES = DATA_BYTES + _PART.size
 ATTEMPT_BYTES = DATA_BYTES + 4

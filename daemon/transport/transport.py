@@ -11,7 +11,6 @@ from typing import Protocol
 from mooncask.tiers.block import Extent
 
 INCARNATION_BYTES = 16
-NAMESPACE_ID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
