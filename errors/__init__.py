@@ -23,6 +23,7 @@ MooncaskError
 │   ├── ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
 │   └── of objects (objects.py): PreconditionFailed, ObjectInParts, ObjectTooLarge, MetadataTooLarge, NoSuchUpload,
 │       InvalidPart, InvalidPartOrder, PartTooSmall
+├── of the Conductor (serving.py): Overloaded, TokenQuotaExceeded, NoSuchModel, NoWorkers, ContextTooLong, AnswerBroken
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -46,6 +47,12 @@ from mooncask.errors.objects import PartTooSmall as PartTooSmall
 from mooncask.errors.objects import PreconditionFailed as PreconditionFailed
 from mooncask.errors.peers import PeerChanged as PeerChanged
 from mooncask.errors.peers import PeerUnavailable as PeerUnavailable
+from mooncask.errors.serving import AnswerBroken as AnswerBroken
+from mooncask.errors.serving import ContextTooLong as ContextTooLong
+from mooncask.errors.serving import NoSuchModel as NoSuchModel
+from mooncask.errors.serving import NoWorkers as NoWorkers
+from mooncask.errors.serving import Overloaded as Overloaded
+from mooncask.errors.serving import TokenQuotaExceeded as TokenQuotaExceeded
 from mooncask.errors.translation import error_classes as error_classes
 from mooncask.errors.translation import error_data as error_data
 from mooncask.errors.translation import revive as revive
