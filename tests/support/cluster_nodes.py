@@ -83,7 +83,7 @@ class ClusterNodes:
 
     def start(self, *names: str, **changed: Setting) -> list[Node]:
         """`changed`: keys of [cluster] that differ for these."""
-        addresses = {name: f"127.0.0.1:{free_port()}" for name in names}
+        addresses = {name: self.address_for(name) for name in names}
         everybody = {**{node.name: node.address for node in self.nodes}, **addresses}
         made = []
         for name, address in addresses.items():
@@ -100,10 +100,17 @@ class ClusterNodes:
             }
             folder = self._folder / name
             folder.mkdir()
-            node = Node(name, DaemonProcess.start(folder, settings), address)
+            node = Node(name, self.daemon_for(name, folder, settings), address)
             self.nodes.append(node)
             made.append(node)
         return made
+
+    def address_for(self, name: str) -> str:
+        """Where it listens for other nodes."""
+        return f"127.0.0.1:{free_port()}"
+
+    def daemon_for(self, name: str, folder: Path, settings: Mapping[str, Setting]) -> DaemonProcess:
+        return DaemonProcess.start(folder, settings)
 
     def __enter__(self) -> Self:
         return self

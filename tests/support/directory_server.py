@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Self
 
 import pytest
+from network_places import Place
 
 SECONDS = 10.0
 
@@ -38,21 +39,31 @@ def _free_port() -> int:
 
 
 class DirectoryServer:
-    """Keeps nothing on disk: after a restart it is empty. `url` stays the same."""
+    """Keeps nothing on disk: after a restart it is empty. `url` stays the same.
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    `place`: where it runs if not here; commands then go through a Unix socket.
+    """
+
+    def __init__(self, folder: Path, *options: str, place: Place | None = None) -> None:
         self._program = server_program()
         self._folder = folder
         self._options = options
+        self._place = place
         self.port = _free_port()
-        self.url = f"redis://127.0.0.1:{self.port}"
+        self._address = place.address if place is not None else "127.0.0.1"
+        self._socket_path = folder / f"directory-{self.port}.sock"
+        self.url = f"redis://{self._address}:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        arguments = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
+        arguments = ["--port", str(self.port), "--bind", self._address, "--save", "", "--appendonly", "no"]
+        prefix: tuple[str, ...] = ()
+        if self._place is not None:
+            prefix = self._place.prefix
+            arguments += ["--unixsocket", str(self._socket_path), "--protected-mode", "no"]
         with (self._folder / f"directory-{self.port}.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [self._program, *arguments, "--dir", str(self._folder), *self._options], stdout=log, stderr=log
+                [*prefix, self._program, *arguments, "--dir", str(self._folder), *self._options], stdout=log, stderr=log
             )
         deadline = time.monotonic() + SECONDS
         while self.command("PING") != b"+PONG":
@@ -63,11 +74,23 @@ class DirectoryServer:
         """The first line of its answer; empty when nobody answers."""
         request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
         try:
-            with socket.create_connection(("127.0.0.1", self.port), SECONDS) as sock:
+            with self._connect() as sock:
                 sock.sendall(request.encode())
                 return sock.recv(1 << 16).split(b"\r\n")[0]
         except OSError:
             return b""
+
+    def _connect(self) -> socket.socket:
+        if self._place is None:
+            return socket.create_connection((self._address, self.port), SECONDS)
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(SECONDS)
+            sock.connect(str(self._socket_path))
+        except BaseException:
+            sock.close()
+            raise
+        return sock
 
     def flush(self) -> None:
         assert self.command("FLUSHALL") == b"+OK"
@@ -77,7 +100,7 @@ class DirectoryServer:
 
     def cluster_is_whole(self) -> bool:
         """Whether this member of a Cluster knows who has each slot."""
-        with socket.create_connection(("127.0.0.1", self.port), SECONDS) as sock:
+        with self._connect() as sock:
             sock.sendall(b"*2\r\n$7\r\nCLUSTER\r\n$4\r\nINFO\r\n")
             return b"cluster_state:ok" in sock.recv(1 << 16)
 
