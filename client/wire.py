@@ -21,13 +21,16 @@ HEADER = struct.Struct("<I")
 
 
 class Tier(IntEnum):
-    """The numbers in `tiers` fields; NONE: not here, PEER: at another node. Clients know no storage engine and its `TierName`."""
+    """The numbers in `tiers` fields; NONE: not here, PEER: at another node, COLD: in the bucket below NVMe.
+
+    Clients know no storage engine and its `TierName`."""
 
     NONE = 0
     HBM = 1
     DRAM = 2
     NVME = 3
     PEER = 4
+    COLD = 5
 
 
 class CommitState(IntEnum):
@@ -154,6 +157,8 @@ class Commit(Message, frozen=True, tag=10):
     deadline_ms: int
     digests: list[bytes] = []
     durable: bool = False  # answer when the blocks survive a crash, not when they are readable
+    token_ids: list[bytes] = []
+    """Of each block, u32 little endian, for routers that follow KV events. Kept nowhere; empty bytes tell nothing."""
 
 
 class Abort(Message, frozen=True, tag=11):

@@ -21,7 +21,9 @@ Policy = Annotated[str, msgspec.Meta(pattern="^(lru|fifo|lfu|s3fifo|2q|arc|sieve
 ETag = Annotated[str, msgspec.Meta(pattern="^(md5|xxh3)$")]
 Ack = Annotated[str, msgspec.Meta(pattern="^(durable|published)$")]
 Rights = Annotated[str, msgspec.Meta(pattern="^(read|write)$")]
+Spill = Annotated[str, msgspec.Meta(pattern="^(leaving|all|none)$")]
 Transport = Annotated[str, msgspec.Meta(pattern="^(auto|tcp|rdma)$")]
+KvEventsEncoding = Annotated[str, msgspec.Meta(pattern="^(maps|arrays)$")]
 LogLevel = Annotated[str, msgspec.Meta(pattern="^(debug|info|warning|error)$")]
 
 
@@ -219,6 +221,75 @@ class ClusterSection(Section, frozen=True):
     tls_ca: str = ""
 
 
+class KvEventsSection(Section, frozen=True):
+    """What is stored here, told to routers in vLLM's format (docs/KV-EVENTS.md)."""
+
+    endpoint: str = ""
+    """ZeroMQ address to publish at; empty = nothing is published."""
+    connect: bool = False
+    """Connect to `endpoint`, where the router listens, instead of listening there."""
+    public: bool = False
+    """Also listen on other addresses than loopback: whoever connects can read prompts' tokens."""
+    replay_endpoint: str = ""
+    """Where subscribers ask for what they missed; empty = nowhere."""
+    replay: Size = 64 << 20
+    """Bytes of batches that are kept for that."""
+    topic: Annotated[str, msgspec.Meta(max_length=255)] = ""
+    """"{node}" in it is the node's name; llm-d wants "kv@{node}@<model>"."""
+    namespaces: tuple[str, ...] = ()
+    """Those that are told of; empty = all. A router that knows one model wants that model's only."""
+    encoding: KvEventsEncoding = "maps"
+    """"arrays" is what vLLM before 0.32 wrote, for routers of that time."""
+
+
+class ColdSection(Section, frozen=True):
+    """A bucket below NVMe that all nodes share (docs/COLD.md)."""
+
+    bucket: str = ""
+    """s3://bucket/prefix; empty = there is none."""
+    endpoint: str = ""
+    """URL of the S3 service; empty = AWS's of the region. Plain http:// is for loopback addresses only."""
+    region: Annotated[str, msgspec.Meta(max_length=64)] = "us-east-1"
+    access_key: str = ""
+    """Empty: as AWS_ACCESS_KEY_ID and the other AWS_* variables say."""
+    secret: str = ""
+    """The secret access key; or `secret_file`."""
+    secret_file: str = ""
+    """File that holds the secret and that nobody but its owner may read."""
+    spill: Spill = "leaving"
+    """Which blocks go there: those that are about to leave the last local tier, "all", or "none" (this node only reads)."""
+    spill_at: Share = 0.7
+    """"leaving": how full the last local tier is when blocks begin to go, the first to leave first."""
+    hits_min: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)] = 0
+    """Blocks that were read less often do not go; pinned ones do in any case."""
+    age_min: Seconds = 0.0
+    """Younger blocks do not go yet; pinned ones do in any case."""
+    pack: Size = 64 << 20
+    """Bytes of one object in the bucket, about."""
+    pack_wait: Seconds = 10.0
+    """A pack that is not full goes after so long."""
+    queue_max: Size = 256 << 20
+    """Bytes in memory of packs that are being filled or written."""
+    deadline: Seconds = 2.0
+    """The longest that a block is waited for, where the caller has more time."""
+    requests_max: Annotated[int, msgspec.Meta(ge=1, le=256)] = 16
+    """Reads of the bucket under way at a time."""
+    blocks_max: Annotated[int, msgspec.Meta(ge=1, le=1 << 28)] = 1 << 20
+    """Blocks of the bucket that this node knows, at about 200 bytes each; further ones are misses."""
+    refresh: Seconds = 30.0
+    """How often it looks for what other nodes have put there."""
+    capacity: Size = 0
+    """Bytes of this node's own packs, above which those that were not used for the longest time go; 0 = no limit."""
+    keep: Seconds = 0.0
+    """Own packs that were not used here for so long go; 0 = never."""
+    grace: Seconds = 600.0
+    """How long a pack that is dead is still there for those who do not know it yet."""
+    dead_after: Seconds = 86400.0
+    """How long after a node's last sign of life another one looks after its packs."""
+    encryption_key_file: str = ""
+    """File with 32 bytes as 64 hex digits, one key a line, that nobody but its owner may read: the first encrypts, all decrypt."""
+
+
 class ShutdownSection(Section, frozen=True):
     flush_seconds: Seconds = 30.0
 
@@ -250,6 +321,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recorder: RecorderSection = RecorderSection()
     insight: InsightSection = InsightSection()
     cluster: ClusterSection = ClusterSection()
+    cold: ColdSection = ColdSection()
+    kv_events: KvEventsSection = KvEventsSection()
     shutdown: ShutdownSection = ShutdownSection()
     log: LogSection = LogSection()
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from mooncask.daemon.cold.settings import check_cold
 from mooncask.daemon.config import (
     NOT_SHOWN,
     ClusterSection,
@@ -24,6 +25,7 @@ from mooncask.daemon.config import (
     TenantSection,
     is_secret,
 )
+from mooncask.daemon.kv_events.addresses import check_kv_events
 from mooncask.daemon.quantities import SIZE_ALLOWED, TIME_ALLOWED, format_size, parse_seconds, parse_size
 from mooncask.errors import ConfigError
 from mooncask.tiers.block import ALIGNMENT
@@ -247,6 +249,8 @@ def _check_together(config: Config) -> None:
     _check_tenants(config.tenants)
     _check_credentials(config.credentials)
     _check_cluster(config.cluster)
+    check_cold(config.cold)
+    check_kv_events(config.kv_events)
 
 
 def _check_above_zero(config: Config) -> None:

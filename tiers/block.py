@@ -25,6 +25,8 @@ class TierName(IntEnum):
     NVME = 3
     PEER = 4
     """At another node: no tier of this one's store."""
+    COLD = 5
+    """In the bucket below NVMe: no tier of this one's store either."""
 
 
 class WriteMode(StrEnum):
