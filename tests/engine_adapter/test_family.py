@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tiny_model import write_tiny_llama
 
-from mooncask.engine_adapter.transformers.family import weights_digest
 from mooncask.engine_adapter.transformers.model import load_model
+from mooncask.engine_adapter.weights import weights_digest
 from mooncask.errors import ConfigError
 
 
