@@ -6,7 +6,7 @@ until its key is published, until the last producer of the key is gone, or until
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, NamedTuple, TypeVar
 
@@ -50,10 +50,13 @@ class Arrivals(Generic[Waiter]):
     _number: int = 0
     promised: int = 0
     """How many promises with a time there are."""
+    on_change: Callable[[Key], None] | None = None
+    """Called after a producer of the key came, got further or left; it must only take note."""
 
     def announce(self, key: Key, producer: Hashable, layers_total: int = 0) -> None:
         """`producer` will put `key`. Announcing twice is once."""
         self._arrivals.setdefault(key, _Arrival()).producers.setdefault(producer, Layers(0, layers_total))
+        self._changed(key)
 
     def expect(self, key: Key, producer: Hashable, until_seconds: float) -> None:
         """As `announce`, but the promise ends at `until_seconds` unless it is renewed."""
@@ -76,6 +79,7 @@ class Arrivals(Generic[Waiter]):
         if done <= before.done:
             return before, []
         now = arrival.producers[producer] = Layers(done, before.total)
+        self._changed(key)
         return now, list(arrival.waiters)
 
     def published(self, key: Key) -> list[Waiter]:
@@ -85,6 +89,7 @@ class Arrivals(Generic[Waiter]):
             return []
         for producer in arrival.producers:
             self._end_promise(producer, key)
+        self._changed(key)
         return list(arrival.waiters)
 
     def gone(self, key: Key, producer: Hashable) -> list[Waiter]:
@@ -94,10 +99,12 @@ class Arrivals(Generic[Waiter]):
             return []
         arrival.producers.pop(producer, None)
         self._end_promise(producer, key)
-        if arrival.producers:
-            return []
-        del self._arrivals[key]
-        return list(arrival.waiters)
+        waiters: list[Waiter] = []
+        if not arrival.producers:
+            del self._arrivals[key]
+            waiters = list(arrival.waiters)
+        self._changed(key)
+        return waiters
 
     def wait(self, key: Key, waiter: Waiter) -> Layers | None:
         """Registers a waiter and returns how far the furthest producer is; None when nobody is putting the key."""
@@ -130,6 +137,10 @@ class Arrivals(Generic[Waiter]):
         """Keys that `producer` expects to put."""
         return list(self._promises.get(producer, ()))
 
+    def _changed(self, key: Key) -> None:
+        if self.on_change is not None:
+            self.on_change(key)
+
     def _holds(self, end: tuple[float, int, Hashable, Key]) -> bool:
         until_seconds, _, producer, key = end
         return self._promises.get(producer, {}).get(key) == until_seconds
@@ -142,11 +153,18 @@ class Arrivals(Generic[Waiter]):
         if not promises:
             del self._promises[producer]
 
+    def producers(self, key: Key) -> Mapping[Hashable, Layers]:
+        """Who puts the key, or has promised to, and how far each is."""
+        arrival = self._arrivals.get(key)
+        return {} if arrival is None else arrival.producers
+
+    def is_promised(self, key: Key) -> bool:
+        """Whether somebody has said that it will put the key, and has no place for it yet."""
+        return any(key in self._promises.get(producer, ()) for producer in self.producers(key))
+
     def is_written(self, key: Key) -> bool:
         """Whether somebody who puts the key has a place to write it to: more than a promise."""
-        arrival = self._arrivals.get(key)
-        producers = arrival.producers if arrival is not None else ()
-        return any(key not in self._promises.get(producer, ()) for producer in producers)
+        return any(key not in self._promises.get(producer, ()) for producer in self.producers(key))
 
     @property
     def waiting(self) -> int:

@@ -52,6 +52,8 @@ class Writing:
     """Where an untrusted writer puts the bytes, in its staging area; -1 = in the arena itself."""
     committing: bool = False
 
+    from_afar: bool = False
+    """Its bytes come from another node: no third one need follow it."""
     @property
     def generation(self) -> int:
         return self.reservation.extent.generation

@@ -86,12 +86,16 @@ class Copies:
         self.room_changed()
 
     def free(self, extent: Extent) -> None:
-        """Give back an extent that nobody but the caller refers to (a reservation that is aborted)."""
+        """Give back an extent that nobody but the caller refers to."""
         self.dram.free(extent)
         self.room_changed()
 
+    def abort(self, extent: Extent) -> None:
+        """A reservation ends without a block; who reads what was written of it keeps the place until `drop`."""
+        self._disown(extent)
+
     def _disown(self, extent: Extent) -> None:
-        """The catalogue lets go of a DRAM extent; readers keep it."""
+        """The catalogue, or a writer, lets go of a DRAM extent; readers keep it."""
         extent.references -= 1
         if extent.references:
             self._orphans.add(extent.offset)

@@ -242,7 +242,7 @@ class Puts:
     def abort(self, reservation: Reservation) -> None:
         if reservation.open:
             self._end(reservation)
-            self._copies.free(reservation.extent)
+            self._copies.abort(reservation.extent)
 
     def _end(self, reservation: Reservation) -> None:
         reservation.open = False

@@ -206,6 +206,12 @@ class Store:
         """Nothing happened. Aborting what has ended does nothing."""
         self._puts.abort(reservation)
 
+    def hold_reserved(self, reservation: Reservation) -> Extent:
+        """One reference on an open reservation's place: it stays where it is until `drop`, whatever becomes of the block."""
+        assert reservation.open
+        self._parts.copies.hold_extent(reservation.extent)
+        return reservation.extent
+
     async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
         """Waits until the block survives a crash.
 

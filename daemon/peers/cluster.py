@@ -14,6 +14,7 @@ from mooncask.daemon.directory import open_directory
 from mooncask.daemon.directory.directory import Directory, NodeRecord, new_incarnation
 from mooncask.daemon.directory.have import HAVE
 from mooncask.daemon.directory.suspects import Suspects
+from mooncask.daemon.peers.following import FOLLOW
 from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.provider import StoreProvider
 from mooncask.daemon.peers.pull import Ways
@@ -52,6 +53,7 @@ class Cluster:
         endpoint = await open_endpoint(config, new_incarnation(config.node.name), provider, service.store.dram.arena)
         try:
             endpoint.server.handle(HAVE, provider.has)
+            endpoint.server.handle_link(FOLLOW, provider.showing.follow)
             held = _Held(service, shared)
             directory = open_directory(config, endpoint, held.slices, held.record, service.counters)
         except BaseException:

@@ -8,6 +8,7 @@ import msgspec
 
 from mooncask.daemon.directory.have import HAVE_KEYS_MAX, Has, Have, decoded
 from mooncask.daemon.peers.shared import SharedNamespaces
+from mooncask.daemon.peers.showing import Showing
 from mooncask.daemon.service import Service
 from mooncask.daemon.transport.transport import HeldBlock, PeerInfo
 from mooncask.errors import BadRequest
@@ -25,6 +26,7 @@ class StoreProvider:
         self._service = service
         self._store = service.store
         self._shared = shared
+        self.showing = Showing(service, shared)
 
     async def hold(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[HeldBlock | None]:
         namespace = self._shared.find(ns_id)
@@ -44,6 +46,9 @@ class StoreProvider:
                         self.drop(block)
                 raise
         return held
+
+    def hold_writing(self, ns_id: bytes, keys: Sequence[bytes]) -> list[HeldBlock | None]:
+        return self.showing.hold(ns_id, keys)
 
     def drop(self, held: HeldBlock) -> None:
         self._store.drop(held.extent)

@@ -66,6 +66,14 @@ class Ping(Message, frozen=True, tag=5):
     """The link is alive. Answered by Pong."""
 
 
+class LeaseWriting(Message, frozen=True, tag=6):
+    """As Lease, for blocks that somebody is still writing. In the Leased `checksums` are empty."""
+
+    namespace: bytes
+    keys: list[bytes]
+    deadline_ms: int
+
+
 class Leased(Message, frozen=True, tag=16):
     """Item by item; a lease of 0: the block is not here, and its other columns are empty. `keys` repeats what was asked."""
 
@@ -111,7 +119,7 @@ class ReadPieces(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lengths: list[int]
 
 
-Request = Lease | Release | Ask | Cancel | Ping
+Request = Lease | LeaseWriting | Release | Ask | Cancel | Ping
 Reply = Leased | Answer | Failed | Pong | Ending
 
 _encoder = msgspec.msgpack.Encoder()

@@ -91,6 +91,11 @@ class ServedLeases:
         for block in idle:
             self._drop(block)
 
+    def held(self, number: int) -> HeldBlock | None:
+        """What a lease holds; None for one that has ended."""
+        served = self._leases.get(number)
+        return None if served is None else served.held
+
     def oldest_seconds(self) -> float | None:
         """When the oldest lease was granted."""
         return next((served.granted_seconds for served in self._leases.values()), None)
@@ -111,9 +116,8 @@ class ServedLeases:
             for number, one, start, length in zip(read.leases, served, read.starts, read.lengths, strict=True):
                 if one is None:
                     raise UnknownLease(number)
-                if start + length > len(one.held.payload):
-                    key = printable_key(one.held.key)
-                    raise OutOfBounds(key, start, start + length, len(one.held.payload))
+                if start + length > (readable := one.held.readable):
+                    raise OutOfBounds(printable_key(one.held.key), start, start + length, readable)
                 views.append(one.held.payload[start : start + length])
             known = [one for one in served if one is not None]
             for one in known:

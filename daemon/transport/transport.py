@@ -4,6 +4,7 @@ Everything here belongs to the event loop's thread. Who has which block is the d
 is the business of `daemon/peers/`. Implementations: `tcp/`, and `rdma/` over it. The messages between peers: `messages.py` and docs/PEERS.md.
 """
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -50,6 +51,19 @@ class RemoteBlock:
     attributes: bytes = b""
     offset: int = 0
     """Where it is in the peer's arena; only RDMA looks at it."""
+    start: int = 0
+    """What is read is [start, start + size) of the leased block: see `part`."""
+
+    def part(self, start: int, end: int) -> "RemoteBlock":
+        """Bytes [start, end) of it, to be read; the lease is the same."""
+        return dataclasses.replace(self, start=self.start + start, size=end - start)
+
+
+@dataclass(slots=True, eq=False)
+class Growing:
+    """A block that is still being written: bytes [0, written) may be read. Changed in the loop's thread."""
+
+    written: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,13 @@ class HeldBlock:
     depth: int = 0
     tokens: int = 0
     attributes: bytes = b""
+    growing: Growing | None = None
+    """None: all of it is there."""
+
+    @property
+    def readable(self) -> int:
+        """Bytes from its start on that may be sent now."""
+        return len(self.payload) if self.growing is None else self.growing.written
 
 
 class BlockProvider(Protocol):
@@ -74,6 +95,10 @@ class BlockProvider(Protocol):
 
     async def hold(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[HeldBlock | None]:
         """Each block brought into DRAM and held, None for what is not here by `deadline`; an unknown namespace has none. When it raises or is cancelled it holds nothing."""
+        ...
+
+    def hold_writing(self, ns_id: bytes, keys: Sequence[bytes]) -> list[HeldBlock | None]:
+        """As `hold`, for blocks that somebody is writing: the places that they are written to, with `growing` and no checksum."""
         ...
 
     def drop(self, held: HeldBlock) -> None:
@@ -120,6 +145,11 @@ class Link(Protocol):
 
     async def lease(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
         """Item by item the block, held at the peer, or None: it is not there. At most KEYS_MAX keys."""
+        ...
+
+    async def lease_writing(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
+        """As `lease`, for blocks that somebody there is still writing; None: nobody is. Without a checksum. How far each is, and
+        what becomes of it, has to be asked for; bytes that are not written yet are OutOfBounds (over RDMA: anything)."""
         ...
 
     async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> None:
@@ -191,6 +221,20 @@ class PeerState:
     """Over all links to it together; leases and the round trip are the live one's."""
 
 
+class Guest(Protocol):
+    """A link that another node has to this one, as those see it who answer what it asks."""
+
+    peer: PeerInfo
+
+    def held(self, lease: int) -> HeldBlock | None:
+        """What one of its leases holds; None for one that has ended."""
+        ...
+
+
+GuestHandler = Callable[[Guest, bytes], Awaitable[bytes]]
+"""As `Handler`, for what belongs to one link and not only to its peer."""
+
+
 class PeerServer(Protocol):
     """Serves this node's blocks to its peers."""
 
@@ -201,6 +245,10 @@ class PeerServer(Protocol):
 
     def handle(self, kind: str, handler: Handler) -> None:
         """From now on asks of this kind are answered by `handler`. Each kind has one."""
+        ...
+
+    def handle_link(self, kind: str, handler: GuestHandler) -> None:
+        """As `handle`, with the link that asks."""
         ...
 
     async def close(self) -> None:

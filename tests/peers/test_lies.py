@@ -34,6 +34,9 @@ class Liar:
         self.holding += len(keys)
         return [self._lie(_held(key)) for key in keys]
 
+    def hold_writing(self, ns_id: bytes, keys: Sequence[bytes]) -> list[HeldBlock | None]:
+        return [None] * len(keys)
+
     def drop(self, held: HeldBlock) -> None:
         self.holding -= 1
 

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from mooncask.daemon.transport.tcp.handshake import Credentials
 from mooncask.daemon.transport.tcp.server import TcpServer, bind_listener, bound_address
 from mooncask.daemon.transport.tcp.settings import LinkSettings, ServeSettings
 from mooncask.daemon.transport.tcp.tls import peer_tls
-from mooncask.daemon.transport.transport import HeldBlock, Link, NodeIdentity
+from mooncask.daemon.transport.transport import Growing, HeldBlock, Link, NodeIdentity
 from mooncask.tiers.block import Extent, TierName
 
 NS = b"namespace-of-16b"
@@ -63,7 +63,13 @@ class MemoryProvider:
         self.delay_seconds = 0.0
         self.wrong = False
         """Serve bytes that are not those of the checksum."""
+        self.writing: dict[bytes, Growing] = {}
+        """Blocks that are asked for as being written, and how far they are."""
         self._made: dict[bytes, bytearray] = {}
+
+    def hold_writing(self, ns_id: bytes, keys: Sequence[bytes]) -> list[HeldBlock | None]:
+        whole = [self._hold(key) if ns_id == NS and key in self.writing else None for key in keys]
+        return [block and replace(block, checksum=b"", growing=self.writing[block.key]) for block in whole]
 
     async def hold(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[HeldBlock | None]:
         if self.delay_seconds:

@@ -9,7 +9,7 @@ from peer_world import LINK, NS, SERVE, World, block_bytes, fetch, key_of, soon
 
 from mooncask.daemon.transport.messages import ASK_BYTES_MAX, KEYS_MAX, Cancel, Lease
 from mooncask.daemon.transport.served_leases import LeaseLimits
-from mooncask.daemon.transport.transport import PeerInfo
+from mooncask.daemon.transport.transport import Growing, PeerInfo
 from mooncask.errors import (
     BadRequest,
     Busy,
@@ -282,6 +282,36 @@ async def test_requests_under_way_are_bounded_on_both_sides(world: World) -> Non
     with pytest.raises(Busy):
         await small.lease(NS, [key_of(2, 1)], soon())
     await first
+
+
+# --- blocks that are being written -----------------------------------------------------------------------------------
+
+
+async def test_of_a_block_that_is_being_written_exactly_what_is_written_can_be_read(world: World) -> None:
+    key, size = key_of(1, 300_000), 300_000
+    growing = world.provider.writing[key] = Growing()
+    link = await world.link()
+    [block, none] = await link.lease_writing(NS, [key, key_of(2, 10)], soon())
+    assert none is None and block is not None and (block.size, block.checksum) == (size, b"")
+    memory = bytearray(size)
+    for start, end in ((0, 100_000), (100_000, 200_001), (200_001, size)):
+        with pytest.raises(OutOfBounds):
+            await link.read([block.part(start, end)], [memoryview(memory)[start:end]], soon())
+        growing.written = end
+        await link.read([block.part(start, end)], [memoryview(memory)[start:end]], soon())
+        assert memory[:end] == block_bytes(1, size)[:end]
+    link.release([block])
+    await until(lambda: world.provider.holding == 0)
+
+
+async def test_parts_of_many_blocks_are_read_at_once_and_land_where_they_belong(world: World) -> None:
+    link = await world.link()
+    keys = [key_of(number, 50_000) for number in range(40)]
+    blocks = [block for block in await link.lease(NS, keys, soon()) if block is not None]
+    memory = bytearray(40 * 1000)
+    parts = [block.part(number, number + 1000) for number, block in enumerate(blocks)]
+    await link.read(parts, [memoryview(memory)[n * 1000 : (n + 1) * 1000] for n in range(40)], soon())
+    assert memory == b"".join(block_bytes(number, 50_000)[number : number + 1000] for number in range(40))
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

@@ -62,6 +62,9 @@ class RdmaLink:
     async def lease(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
         return await self._inner.lease(ns_id, keys, deadline)
 
+    async def lease_writing(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
+        return await self._inner.lease_writing(ns_id, keys, deadline)
+
     def release(self, blocks: Sequence[RemoteBlock]) -> None:
         self._inner.release(blocks)
 
@@ -81,7 +84,7 @@ class RdmaLink:
             if offset is None:
                 await self._inner.read(blocks, into, deadline)
                 return
-            spans.append(Span(block.offset, offset, block.size))
+            spans.append(Span(block.offset + block.start, offset, block.size))
         self._note_reads(1)
         try:
             await self._read(spans, deadline)

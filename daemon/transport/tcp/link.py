@@ -67,9 +67,20 @@ class TcpLink:
         asked = list(keys)
         messages.check_keys(ns_id, asked)
         request = messages.Lease(next(self._numbers), ns_id, asked, milliseconds_left(deadline))
+        return await self._leased(request, deadline)
+
+    async def lease_writing(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[RemoteBlock | None]:
+        asked = list(keys)
+        messages.check_keys(ns_id, asked)
+        request = messages.LeaseWriting(next(self._numbers), ns_id, asked, milliseconds_left(deadline))
+        return await self._leased(request, deadline)
+
+    async def _leased(
+        self, request: messages.Lease | messages.LeaseWriting, deadline: float
+    ) -> list[RemoteBlock | None]:
         reply = await self._call(request, deadline, Leased)
         self._leases.update(number for number in reply.leases if number)
-        if reply.keys != asked:
+        if reply.keys != request.keys:
             self._end("it answered for other keys than it was asked for")
             raise PeerUnavailable(self._peer.name, self.problem)
         return remote_blocks(reply)
@@ -106,7 +117,7 @@ class TcpLink:
     ) -> Job:
         request = ReadPieces(
             [blocks[piece.index].lease for piece in stripe],
-            [piece.start for piece in stripe],
+            [blocks[piece.index].start + piece.start for piece in stripe],
             [piece.length for piece in stripe],
         )
         parts = [targets[piece.index][piece.start : piece.start + piece.length] for piece in stripe]

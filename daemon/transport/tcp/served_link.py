@@ -10,7 +10,18 @@ from typing import Protocol
 import msgspec
 
 from mooncask.daemon.transport import messages
-from mooncask.daemon.transport.messages import Answer, Ask, Cancel, Ending, Lease, Leased, Ping, Pong, Release
+from mooncask.daemon.transport.messages import (
+    Answer,
+    Ask,
+    Cancel,
+    Ending,
+    Lease,
+    Leased,
+    LeaseWriting,
+    Ping,
+    Pong,
+    Release,
+)
 from mooncask.daemon.transport.served_leases import ServedLeases
 from mooncask.daemon.transport.tcp.channel import Channel
 from mooncask.daemon.transport.tcp.sender import Sender
@@ -65,6 +76,10 @@ class ServedLink:
         self._farewell: asyncio.TimerHandle | None = None
         self._revoke: Callable[[], Awaitable[None]] | None = None
         self._revocation: asyncio.Task[None] | None = None
+
+    def held(self, lease: int) -> HeldBlock | None:
+        """See `Guest`."""
+        return self.leases.held(lease)
 
     # --- threads that send ---
 
@@ -175,10 +190,10 @@ class ServedLink:
             case Cancel():
                 if (task := self._requests.get(request.id)) is not None:
                     task.cancel()
-            case Lease() | Ask():
+            case Lease() | LeaseWriting() | Ask():
                 self._start(request)
 
-    def _start(self, request: Lease | Ask) -> None:
+    def _start(self, request: Lease | LeaseWriting | Ask) -> None:
         number = request.id
         if len(self._requests) >= self._settings.requests_max or number in self._requests:
             busy = Busy(f"{len(self._requests)} requests of this link are under way")
@@ -187,11 +202,11 @@ class ServedLink:
         task = self._requests[number] = self._loop.create_task(self._answer(request))
         task.add_done_callback(lambda _: self._requests.pop(number, None))
 
-    async def _answer(self, request: Lease | Ask) -> None:
+    async def _answer(self, request: Lease | LeaseWriting | Ask) -> None:
         """The top of a request's task: whatever happens in it ends here."""
         answer: msgspec.Struct
         try:
-            answer = await (self._lease(request) if isinstance(request, Lease) else self._ask(request))
+            answer = await (self._ask(request) if isinstance(request, Ask) else self._lease(request))
         except MooncaskError as error:
             answer = messages.failed(request.id, error)
         except Exception:
@@ -213,11 +228,14 @@ class ServedLink:
             self.end(error.why)
             self._channel.abort()
 
-    async def _lease(self, request: Lease) -> Leased:
+    async def _lease(self, request: Lease | LeaseWriting) -> Leased:
         messages.check_keys(request.namespace, request.keys)
         self.leases.check_room(len(request.keys))
         deadline = time.monotonic() + request.deadline_ms / 1000
-        held = await self._provider.hold(request.namespace, request.keys, deadline)
+        if isinstance(request, Lease):
+            held = await self._provider.hold(request.namespace, request.keys, deadline)
+        else:
+            held = self._provider.hold_writing(request.namespace, request.keys)
         # No await from here to the grant: whoever holds these is either this task or the table.
         here = [block for block in held if block is not None]
         numbers = self._numbers.take(len(here))
@@ -248,7 +266,7 @@ class ServedLink:
         return Answer(request.id, payload)
 
 
-def leased(request: Lease, held: Sequence[HeldBlock | None], numbers: Sequence[int]) -> Leased:
+def leased(request: Lease | LeaseWriting, held: Sequence[HeldBlock | None], numbers: Sequence[int]) -> Leased:
     given = iter(numbers)
     return Leased(
         request.id,
