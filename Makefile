@@ -11,10 +11,11 @@ STAMP := .venv/.installed
 N ?= 200
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo check test test-slow test-failed test-rdma test-all test-deps torture bench papers clean
+.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma test-all test-deps torture bench papers clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
+	@echo "make demo-cluster  the same with three nodes, one of them killed half-way (build/demo-cluster.json)"
 	@echo "make test        the fast set of tests, at most 12 minutes on 2 cores"
 	@echo "make test-all    every test, what CI runs"
 	@echo "make test-rdma   RDMA for real, under an emulated kernel that has it; as root, 1 to 3 minutes"
@@ -38,6 +39,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	@mkdir -p build
 	@$(BIN)/mooncask demo
+
+demo-cluster: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/mooncask demo-cluster
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -59,6 +59,9 @@ COMMANDS: dict[str, Entry] = {
     "demo": Entry(
         "mooncask.tools.demo.command:demo", "Ask a real model about a document, with and without a store.", STUDIES
     ),
+    "demo-cluster": Entry(
+        "mooncask.tools.demo.cluster_command:demo_cluster", "The same with three nodes, one of them killed.", STUDIES
+    ),
     "replay": Entry(
         "mooncask.conductor.replay.command:replay_command", "Hit rates of eviction policies on a trace.", STUDIES
     ),

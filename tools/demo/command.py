@@ -45,7 +45,7 @@ def demo(
     Fetches the model once (93 MB), needs 5 GiB of memory and of disk, and takes some minutes. Leaves nothing running.
     """
     screen = console()
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, end_by_signal)
     with screen.status("starting") as status:
         rows, control, verdict = run_demo(Progress(screen, status))
     print_report(screen, rows, control, verdict)
@@ -82,6 +82,6 @@ def _play(stage: Stage, model: Path, tell: Progress) -> tuple[list[Row], Control
     return rows, session.negative_control(stage, ready, asked[0], tell)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def end_by_signal(number: int, frame: FrameType | None) -> None:
     """SIGTERM unwinds like Ctrl-C, so that the processes end and the folder goes."""
     sys.exit(128 + number)
