@@ -189,7 +189,12 @@ def advance(session: Session, slots: Sequence[Slot], layer: int, seconds: float)
 
 
 def commit(
-    session: Session, slots: Sequence[Slot], seconds: float, durable: bool, digests: Sequence[bytes]
+    session: Session,
+    slots: Sequence[Slot],
+    seconds: float,
+    durable: bool,
+    digests: Sequence[bytes],
+    token_ids: Sequence[bytes] = (),
 ) -> Operation[list[CommitState]]:
     """Raises the first block's error when some fail; the others are published then, and may be put again."""
     ids, generations = [slot.reservation for slot in slots], [slot.generation for slot in slots]
@@ -203,7 +208,7 @@ def commit(
 
     return Operation(
         "commit",
-        lambda id, _: wire.Commit(id, ids, generations, deadline_ms, list(digests), durable),
+        lambda id, _: wire.Commit(id, ids, generations, deadline_ms, list(digests), durable, list(token_ids)),
         shape,
         seconds + GRACE_SECONDS,
         session=session,

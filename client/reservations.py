@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Protocol, Self, TypeVar, overload
 
+import numpy as np
+
 from mooncask.client import operations
 from mooncask.client.blocks import Slot
 from mooncask.client.operations import Operation
@@ -66,11 +68,18 @@ class OpenSlots(Sequence["Slot | None"]):
 
     def chosen_digests(self, digests: Sequence[bytes] | None) -> list[bytes]:
         """The digests of the slots that there are, of one a key."""
-        if digests is None:
+        return self._chosen(digests, "digests")
+
+    def chosen_token_ids(self, token_ids: Sequence[Sequence[int]] | None) -> list[bytes]:
+        """Likewise, as they go on the wire."""
+        return [np.asarray(ids, "<u4").tobytes() for ids in self._chosen(token_ids, "lists of token ids")]
+
+    def _chosen(self, column: Sequence[T] | None, what: str) -> list[T]:
+        if column is None:
             return []
-        if len(digests) != len(self._slots):
-            raise BadRequest(f"{len(self._slots)} blocks and {len(digests)} digests; each block needs one")
-        return [digest for digest, slot in zip(digests, self._slots, strict=True) if slot is not None]
+        if len(column) != len(self._slots):
+            raise BadRequest(f"{len(self._slots)} blocks and {len(column)} {what}; each block needs one")
+        return [item for item, slot in zip(column, self._slots, strict=True) if slot is not None]
 
     def states(self, answered: Sequence[CommitState]) -> list[CommitState]:
         """A state a key, from those of the slots that there were."""
@@ -100,15 +109,20 @@ class Reservations(OpenSlots):
             self._client.run(operations.advance(self.session, self.to_write, layer, self._client.deadline_seconds))
 
     def commit(
-        self, durable: bool = False, digests: Sequence[bytes] | None = None, deadline_seconds: float | None = None
+        self,
+        durable: bool = False,
+        digests: Sequence[bytes] | None = None,
+        deadline_seconds: float | None = None,
+        token_ids: Sequence[Sequence[int]] | None = None,
     ) -> list[CommitState]:
         """Publishes the blocks; HAVE_IT where there was nothing to write or another was first. The memory must not be written
-        from now on. Raises the first block's error when some fail, UnknownReservation after the connection was cut."""
-        chosen, slots = self.chosen_digests(digests), self.settle()
+        from now on. `token_ids`, each block's, are told to whoever follows the daemon's KV events, and stored nowhere.
+        Raises the first block's error when some fail, UnknownReservation after the connection was cut."""
+        chosen, tokens, slots = self.chosen_digests(digests), self.chosen_token_ids(token_ids), self.settle()
         seconds = self._client.deadline_seconds if deadline_seconds is None else deadline_seconds
         if not slots:
             return self.states([])
-        answered = self._client.run(operations.commit(self.session, slots, seconds, durable, chosen))
+        answered = self._client.run(operations.commit(self.session, slots, seconds, durable, chosen, tokens))
         return self.states(answered)
 
     def abort(self) -> None:
@@ -149,14 +163,18 @@ class AsyncReservations(OpenSlots):
             await self._client.run(operations.advance(self.session, self.to_write, layer, seconds))
 
     async def commit(
-        self, durable: bool = False, digests: Sequence[bytes] | None = None, deadline_seconds: float | None = None
+        self,
+        durable: bool = False,
+        digests: Sequence[bytes] | None = None,
+        deadline_seconds: float | None = None,
+        token_ids: Sequence[Sequence[int]] | None = None,
     ) -> list[CommitState]:
         """As `Reservations.commit`."""
-        chosen, slots = self.chosen_digests(digests), self.settle()
+        chosen, tokens, slots = self.chosen_digests(digests), self.chosen_token_ids(token_ids), self.settle()
         seconds = self._client.deadline_seconds if deadline_seconds is None else deadline_seconds
         if not slots:
             return self.states([])
-        answered = await self._client.run(operations.commit(self.session, slots, seconds, durable, chosen))
+        answered = await self._client.run(operations.commit(self.session, slots, seconds, durable, chosen, tokens))
         return self.states(answered)
 
     def abort(self) -> None:

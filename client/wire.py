@@ -21,9 +21,7 @@ HEADER = struct.Struct("<I")
 
 
 class Tier(IntEnum):
-    """The numbers in `tiers` fields; NONE: not here, PEER: at another node, COLD: in the bucket below NVMe.
-
-    Clients know no storage engine and its `TierName`."""
+    """The numbers in `tiers` fields; NONE: not here, PEER: at another node, COLD: in the bucket below NVMe."""
 
     NONE = 0
     HBM = 1
@@ -157,8 +155,7 @@ class Commit(Message, frozen=True, tag=10):
     deadline_ms: int
     digests: list[bytes] = []
     durable: bool = False  # answer when the blocks survive a crash, not when they are readable
-    token_ids: list[bytes] = []
-    """Of each block, u32 little endian, for routers that follow KV events. Kept nowhere; empty bytes tell nothing."""
+    token_ids: list[bytes] = []  # each block's, u32 little endian, for routers (docs/KV-EVENTS.md); kept nowhere
 
 
 class Abort(Message, frozen=True, tag=11):
@@ -338,8 +335,7 @@ class BlockStat(msgspec.Struct, frozen=True, array_like=True):
     ttl_seconds: float
     """Seconds left, 0 = none."""
     durable: bool
-    created_seconds: float
-    """Wall clock."""
+    created_seconds: float  # wall clock
 
 
 class Blocks(Message, frozen=True, tag=110):
@@ -358,8 +354,7 @@ class TierStat(msgspec.Struct, frozen=True, array_like=True):
     leased_bytes: int
     reserved_bytes: int
     policy: str
-    state: str
-    """ok, populating, degraded."""
+    state: str  # ok, populating, degraded
 
 
 class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):

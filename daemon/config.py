@@ -215,6 +215,11 @@ class ClusterSection(Section, frozen=True):
     """Connections to one peer that carry blocks, beside the one for everything else."""
     ttl: Seconds = 30.0
     """How long the directory keeps the record of a node that says nothing."""
+    replicate_after: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 3
+    """Reads of a block by other nodes within `replicate_window` above which it is copied to more of them; 0 = never."""
+    replicate_window: Seconds = 60.0
+    replicas_max: Annotated[int, msgspec.Meta(ge=1, le=16)] = 3
+    """Nodes that have a block, this one and those that pulled it included, above which it is not copied ahead of need."""
     tls_certificate: str = ""
     """PEM file of this node's certificate; with `tls_key` and `tls_ca` nodes speak TLS and each checks the other's."""
     tls_key: str = ""

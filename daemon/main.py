@@ -58,6 +58,7 @@ async def run(config: Config, load: Callable[[], Config], file: str = "") -> Non
         stack.push_async_callback(service.close)
         await _start_recorder(service, stack)
         await _join_cluster(service, stack)
+        await _publish_events(service, stack)
         local = LocalSocket(service, socket_file)
         local.plane.insight.config_file = file
         stack.push_async_callback(local.close)
@@ -83,6 +84,15 @@ async def _join_cluster(service: Service, stack: AsyncExitStack) -> None:
 
         service.cluster = cluster = await Cluster.open(service, service.config)
         stack.push_async_callback(cluster.close)
+
+
+async def _publish_events(service: Service, stack: AsyncExitStack) -> None:
+    """Raises ConfigError and AddressInUse."""
+    if service.config.kv_events.endpoint:
+        from mooncask.daemon.kv_events.feed import KvEvents
+
+        events = await KvEvents.open(service, service.config)
+        stack.push_async_callback(events.close)
 
 
 async def _start_recorder(service: Service, stack: AsyncExitStack) -> None:

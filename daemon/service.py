@@ -30,6 +30,7 @@ from mooncask.tiers.requests import Commit, Condition, Match, PutRequest, Reserv
 from mooncask.tiers.store import Store
 
 if TYPE_CHECKING:
+    from mooncask.daemon.kv_events.feed import KvEvents
     from mooncask.daemon.peers.cluster import Cluster
     from mooncask.daemon.peers.remote import Remote
 
@@ -51,9 +52,9 @@ class Writing:
     staging_offset: int = -1
     """Where an untrusted writer puts the bytes, in its staging area; -1 = in the arena itself."""
     committing: bool = False
-
     from_afar: bool = False
     """Its bytes come from another node: no third one need follow it."""
+
     @property
     def generation(self) -> int:
         return self.reservation.extent.generation
@@ -76,6 +77,8 @@ class Committing:
     source: memoryview | None = None
     attributes: bytes = b""
     condition: Condition | None = None
+    token_ids: bytes = b""
+    """Of a KV block, u32 little endian; told to routers, and kept nowhere."""
 
 
 class Service:
@@ -107,6 +110,7 @@ class Service:
         self.remote: Remote | None = None
         """Blocks that other nodes have, where there are any."""
         self.cluster: Cluster | None = None
+        self.kv_events: KvEvents | None = None
         self.on_published: Callable[[Namespace, bytes], None] | None = None
         """Called in the step in which a block becomes readable: it must only take note."""
         self.on_matched_far: Callable[[Namespace, int], None] | None = None
@@ -202,9 +206,10 @@ class Service:
             for commit in commits:
                 self.abort(commit.writing)  # no thread touches the place any more, also after a cancellation
             raise
-        return [self._concluded(commit.writing, outcome) for commit, outcome in zip(commits, outcomes, strict=True)]
+        return [self._concluded(commit, outcome) for commit, outcome in zip(commits, outcomes, strict=True)]
 
-    def _concluded(self, writing: Writing, outcome: bool | MooncaskError) -> CommitState | MooncaskError:
+    def _concluded(self, commit: Committing, outcome: bool | MooncaskError) -> CommitState | MooncaskError:
+        writing = commit.writing
         if isinstance(outcome, MooncaskError):
             self.abort(writing)
             return outcome
@@ -212,6 +217,8 @@ class Service:
         self._uncount(writing)
         if outcome and self.on_published is not None:
             self.on_published(writing.reservation.namespace, writing.reservation.request.key)
+        if outcome and self.kv_events is not None:
+            self.kv_events.stored(writing.reservation.namespace, writing.reservation.request, commit.token_ids)
         if outcome and self.what_ifs is not None:
             reservation = writing.reservation
             self.what_ifs.put(reservation.namespace, reservation.request.key, reservation.request.size)

@@ -123,6 +123,7 @@ class WritingRequests:
         digests = request.digests if optional_column(len(writings), request.digests) else [b""] * len(writings)
         if any(len(digest) not in (0, 16) for digest in digests):
             raise BadRequest("a digest is 16 bytes of xxh3_128, big endian, or empty")
+        token_ids = _token_ids(request, writings)
         if request.durable:
             for writing in writings:
                 self._service.check_can_be_durable(writing.reservation.namespace)
@@ -131,8 +132,8 @@ class WritingRequests:
         deadline = session.deadline(request.deadline_ms, self._service.config.limits.reserve_deadline_max)
         # The staged bytes are taken now: the connection, and its staging area with it, may be gone before a task runs.
         items = [
-            Committing(writing, digest, self._staged(writing))
-            for writing, digest in zip(writings, digests, strict=True)
+            Committing(writing, digest, self._staged(writing), token_ids=ids)
+            for writing, digest, ids in zip(writings, digests, token_ids, strict=True)
         ]
         return self._commit_all(request, items, deadline)
 
@@ -211,6 +212,17 @@ class WritingRequests:
         for number in dict.fromkeys(old):
             self._service.abort(parked.pop(number))
         return wire.Done(request.id, len(request.reservations)) if request.id else None
+
+
+def _token_ids(request: wire.Commit, writings: list[Writing]) -> list[bytes]:
+    """Of each block, or empty. Raises BadRequest."""
+    if not optional_column(len(writings), request.token_ids):
+        return [b""] * len(writings)
+    for writing, ids in zip(writings, request.token_ids, strict=True):
+        tokens = writing.reservation.request.tokens
+        if ids and len(ids) != 4 * tokens:
+            raise BadRequest(f"{len(ids)} bytes of token ids for a block of {tokens} tokens, at 4 bytes each")
+    return request.token_ids
 
 
 def _put_requests(request: wire.Reserve, session: Session) -> list[PutRequest]:

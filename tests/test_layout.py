@@ -46,6 +46,7 @@ OPTIONAL = {
     "pyverbs",
     "valkey",
     "vllm",
+    "zmq",
 }
 """Packages that only extras bring: the daemon, the clients and the command line start without them."""
 

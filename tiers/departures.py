@@ -33,8 +33,8 @@ class Departures:
         """Fields of `Departure`s, which are made of them when they are taken: eviction should not wait even for that."""
         self.noted = 0
         """Ever since the start."""
-        self.on_noted: Callable[[int, bytes], None] | None = None
-        """Called with namespace and key in the step in which the block leaves: it must only take note."""
+        self.observers: list[Callable[[int, bytes], None]] = []
+        """Called with namespace and key in the step in which the block leaves: they must only take note."""
         self.by_reason: Counter[tuple[str, int]] = Counter()
         """(reason, last tier) -> how many, since the start."""
 
@@ -43,8 +43,8 @@ class Departures:
         self._noted.append((seconds, namespace, key, tier, reason, size))
         self.by_reason[(reason, tier)] += 1
         self.noted += 1
-        if self.on_noted is not None:
-            self.on_noted(namespace, key)
+        for observer in self.observers:
+            observer(namespace, key)
 
     def take(self, most: int) -> list[Departure]:
         """Up to `most` of them; they are no longer here then."""

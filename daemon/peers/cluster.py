@@ -15,11 +15,15 @@ from mooncask.daemon.directory.directory import Directory, NodeRecord, new_incar
 from mooncask.daemon.directory.have import HAVE
 from mooncask.daemon.directory.suspects import Suspects
 from mooncask.daemon.peers.following import FOLLOW
+from mooncask.daemon.peers.hot import HotSpots
 from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.provider import StoreProvider
 from mooncask.daemon.peers.pull import Ways
 from mooncask.daemon.peers.remote import Remote
+from mooncask.daemon.peers.replicate import OFFER, Replication
 from mooncask.daemon.peers.shared import SharedNamespaces
+from mooncask.daemon.peers.spares import Spares
+from mooncask.daemon.peers.specs import SPEC, Specs
 from mooncask.daemon.service import Service
 from mooncask.daemon.transport.endpoint import Endpoint, open_endpoint
 from mooncask.daemon.transport.transport import PeerState
@@ -42,6 +46,10 @@ class Cluster:
         self.directory = directory
         self.ledger = ways.ledger
         self.remote = Remote(ways, shared)
+        self.specs = Specs(service, shared)
+        self.replication = Replication(ways, shared, self.specs, self.remote)
+        self.hot = HotSpots(ways, shared, self.replication, service.config.cluster)
+        self.spares = ways.spares
         self._service = service
         self._shared = shared
 
@@ -59,17 +67,33 @@ class Cluster:
         except BaseException:
             await endpoint.close()
             raise
-        ways = Ways(service, directory, endpoint.pool, PeerLedger(), Suspects())
+        ways = Ways(service, directory, endpoint.pool, PeerLedger(), Suspects(), Spares(service, directory, shared))
         cluster = Cluster(service, endpoint, directory, ways, shared)
+        cluster._serve(provider)
         service.remote = cluster.remote
         service.on_published = cluster._published
-        service.store.departures.on_noted = cluster._left
+        service.store.departures.observers.append(cluster._left)
         log.info("in a cluster as %s at %s, %s directory", config.node.name, endpoint.identity.address, directory.kind)
         return cluster
 
+    def _serve(self, provider: StoreProvider) -> None:
+        """What others ask beside blocks, and what is done ahead of need."""
+        self.endpoint.server.handle(OFFER, self.replication.offered)
+        self.endpoint.server.handle(SPEC, self.specs.tell)
+        provider.on_served = self._served
+        self.spares.start()
+        self.hot.start()
+
+    def _served(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
+        self.spares.note(namespace, keys)
+        self.hot.served(namespace, keys)
+
     async def close(self) -> None:
         """The others learn that this node goes; nothing is written into the store after this."""
-        self._service.on_published = self._service.store.departures.on_noted = None
+        self._service.on_published = None
+        self._service.store.departures.observers.remove(self._left)
+        await self.hot.close()
+        await self.spares.close()
         await self.remote.close()
         await self.directory.close()
         await self.endpoint.close()
@@ -110,6 +134,13 @@ class Cluster:
             pulls=self.remote.flights,
             blocks_pulled=counters["peer_blocks_pulled"],
             bytes_pulled=counters["peer_bytes_pulled"],
+            replicas=len(self._service.store.replicas),
+            spares=self._service.store.replicas.spares,
+            blocks_pushed=counters["replications_done"],
+            pushes_refused=counters["replications_refused"],
+            hot_blocks=counters["hot_blocks"],
+            replicas_dropped=counters["replicas_dropped"],
+            last_copies_kept=counters["last_copies_kept"],
             peers=[_view(name, records.get(name), by_name.get(name), figures.get(name)) for name in names],
         )
 
@@ -127,7 +158,11 @@ class _Held:
             ns_id = self._shared.id_of(namespace)
             keys = iter(list(namespace.index)) if ns_id else iter(())
             while some := list(islice(keys, SLICE_KEYS)):
-                yield ns_id, [key for key in some if key in namespace.index]
+                yield ns_id, [key for key in some if self._is_told(namespace, key)]
+
+    def _is_told(self, namespace: Namespace, key: bytes) -> bool:
+        slot = namespace.index.get(key)
+        return slot is not None and not self._service.store.replicas.is_spare(slot)
 
     def record(self, endpoint: Endpoint) -> NodeRecord:
         identity, status = endpoint.identity, self._service.store.status()
@@ -138,6 +173,7 @@ class _Held:
             ("tcp",),
             sum(tier.capacity_bytes for tier in status.tiers),
             len(self._service.loads),
+            sum(tier.used_bytes for tier in status.tiers),
         )
 
 
@@ -156,6 +192,7 @@ def _view(
         transport=state.transport if state is not None else "",
         blocks_pulled=known.blocks_pulled,
         bytes_pulled=known.bytes_pulled,
+        blocks_pushed=known.blocks_pushed,
         bytes_received=received,
         rate_bytes=received / load.receive_seconds if load is not None and load.receive_seconds else 0.0,
         failures=known.failures,
