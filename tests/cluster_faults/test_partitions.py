@@ -15,6 +15,8 @@ from placed_nodes import PlacedNodes, all_find_all, in_time, nothing_is_held, ri
 SECONDS = 1.5
 """A request's deadline."""
 NAMES = ("n1", "n2", "n3")
+ANYWHERE = {"nvme.direct": False}
+"""The disk does not matter here, and these also run under file systems that refuse O_DIRECT."""
 FRESH = {name: blocks_of(range(number * 1000, number * 1000 + 4)) for number, name in enumerate(NAMES, 1)}
 
 
@@ -33,13 +35,13 @@ def directory(network: Network, tmp_path: Path) -> Iterator[DirectoryServer]:
 @pytest.fixture
 def listed(network: Network, tmp_path: Path) -> Iterator[PlacedNodes]:
     """Nodes that know each other by a list."""
-    with PlacedNodes(tmp_path, network) as nodes:
+    with PlacedNodes(tmp_path, network, ANYWHERE) as nodes:
         yield nodes
 
 
 @pytest.fixture
 def nodes(network: Network, tmp_path: Path, directory: DirectoryServer) -> Iterator[PlacedNodes]:
-    with PlacedNodes(tmp_path, network, directory=directory.url) as nodes:
+    with PlacedNodes(tmp_path, network, ANYWHERE, directory.url) as nodes:
         yield nodes
 
 

@@ -26,21 +26,21 @@ NOBODY = "02:00:00:00:00:fe"
 _TOOLS = ("ip", "tc", "unshare", "nsenter")
 
 
-def needs_places() -> None:
-    """Skips the test where no network namespace can be made."""
+def why_no_places() -> str:
+    """Empty where network namespaces can be made."""
     missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
     if missing:
-        pytest.skip(f"needs iproute2 and util-linux: there is no {', '.join(missing)}")
+        return f"needs iproute2 and util-linux: there is no {', '.join(missing)}"
     if os.geteuid() != 0:
-        pytest.skip("needs root: only root makes network namespaces")
+        return "needs root: only root makes network namespaces"
     tried = subprocess.run(
         ["unshare", "--net", "sh", "-c", "ip link add end0 type veth peer name end1 && ip link add hub type bridge"],
         check=False,
         capture_output=True,
         text=True,
     )
-    if tried.returncode:
-        pytest.skip(f"the kernel makes no network namespace with veth and bridge: {tried.stderr.strip()[:200]}")
+    said = tried.stderr.strip()[:200]
+    return f"the kernel makes no network namespace with veth and bridge: {said}" if tried.returncode else ""
 
 
 class Place:
@@ -98,7 +98,9 @@ class Network:
     """Places by name at one bridge, which is in a place of its own. All of it belongs to one thread."""
 
     def __init__(self, *names: str) -> None:
-        needs_places()
+        why = why_no_places()
+        if why:
+            pytest.skip(why)
         self._places: dict[str, Place] = {}
         self._ports = {name: f"port{number}" for number, name in enumerate(names)}
         self._bridge = Place("")

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,9 +46,13 @@ class Lag:
     """How late this machine was at most in waking a thread that had slept; other users of its processors make it so."""
 
     STEP_SECONDS = 0.005
+    WORTH_NOTING_SECONDS = 0.002
+    REMEMBERED = 10_000
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._late: deque[tuple[float, float]] = deque(maxlen=self.REMEMBERED)
+        """When it woke, and how late."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -55,11 +60,19 @@ class Lag:
     def allowance(self) -> float:
         return LATE_SECONDS + LAGS * self.seconds
 
+    def allowance_since(self, began: float) -> float:
+        """What a request that began then may have been late by now."""
+        return LATE_SECONDS + LAGS * max((late for woke, late in list(self._late) if woke >= began), default=0.0)
+
     def _run(self) -> None:
         while not self._over.is_set():
             began = time.monotonic()
             time.sleep(self.STEP_SECONDS)
-            self.seconds = max(self.seconds, time.monotonic() - began - self.STEP_SECONDS)
+            woke = time.monotonic()
+            late = woke - began - self.STEP_SECONDS
+            self.seconds = max(self.seconds, late)
+            if late > self.WORTH_NOTING_SECONDS:
+                self._late.append((woke, late))
 
     def __enter__(self) -> Self:
         self._thread.start()
