@@ -26,6 +26,9 @@ class LRU:
     def evict(self, may_leave: MayLeave) -> int | None:
         return self._order.take(may_leave, ask_all=True)
 
+    def soonest(self, most: int) -> list[int]:
+        return self._order.soonest(most)
+
     def __len__(self) -> int:
         return len(self._order)
 

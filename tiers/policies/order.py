@@ -5,6 +5,7 @@ adds up bytes, `Ghosts` remembers keys that have left. Not here: which queue a k
 """
 
 from collections import OrderedDict
+from itertools import chain, islice
 from typing import NamedTuple
 
 from mooncask.tiers.policies.policy import MayLeave
@@ -78,6 +79,10 @@ class Order:
         if key is None and ask_all and len(self._refused) > ASK_AGAIN_MAX:
             key = next((key for key in self._refused if may_leave(key)), None)
         return key
+
+    def soonest(self, most: int) -> list[int]:
+        """Up to `most` keys from the front, whether they may leave or not."""
+        return list(islice(chain(self._refused, self._ready), most))
 
     def _first_ready(self, may_leave: MayLeave) -> int | None:
         ready = self._ready

@@ -47,6 +47,15 @@ class EvictionPolicy(Protocol):
 
 
 @runtime_checkable
+class Ordered(Protocol):
+    """A policy that can tell beforehand in which order blocks leave, as far as they may."""
+
+    def soonest(self, most: int) -> list[int]:
+        """Up to `most` keys, the first to leave first. Changes nothing."""
+        ...
+
+
+@runtime_checkable
 class Admitting(Protocol):
     """A policy that can say that what comes is worth less than what would have to leave for it.
 

@@ -1,0 +1,252 @@
+"""Brings blocks from the bucket into the store: who misses one asks here; what is asked for in one turn of the loop is planned
+together, each block is fetched once however many ask, and nobody waits past the deadline.
+
+What comes is published as any other block is: checked against the checksum that was packed with it, and kept.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mooncask.client.wire import CommitState
+from mooncask.daemon.arrivals import Key
+from mooncask.daemon.cold.bucket import BucketFault
+from mooncask.daemon.cold.index import PackName
+from mooncask.daemon.cold.names import pack_path
+from mooncask.daemon.cold.pack import BadObject, Record, decode_record
+from mooncask.daemon.cold.ranges import Read, plan_reads
+from mooncask.daemon.cold.sealing import Sealing
+from mooncask.daemon.cold.world import PATIENCE_SECONDS, World
+from mooncask.daemon.service import Committing
+from mooncask.errors import DigestMismatch, MooncaskError
+from mooncask.tiers.block import Extent, printable_key
+from mooncask.tiers.namespace import Namespace
+from mooncask.tiers.requests import PutRequest
+
+log = logging.getLogger(__name__)
+
+FLIGHTS_MAX = 1 << 16
+"""Blocks that may be wanted from the bucket at a time; more are misses."""
+HELD_SECONDS = 0.05
+"""A block that has come can't leave before those that waited for it had their turn."""
+CLOSE_SECONDS = 2.0
+SPARE_SECONDS = 0.01
+"""Before the deadline a read is given up by itself, so that it is known that the bucket was too slow."""
+
+
+@dataclass(slots=True, eq=False)
+class _Flight:
+    """One block on its way. `answer`: whether it is here now."""
+
+    ns_id: bytes
+    key: bytes
+    deadline: float
+    answer: "asyncio.Future[bool]"
+
+
+class Fetching:
+    """Of one daemon. Belongs to the event loop's thread."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._service = world.service
+        self._store = world.service.store
+        self._flights: dict[Key, _Flight] = {}
+        self._wanted: dict[Namespace, list[_Flight]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(world.section.requests_max)
+        self._held: dict[Extent, asyncio.TimerHandle] = {}
+        self._closed = False
+
+    @property
+    def flights(self) -> int:
+        return len(self._flights)
+
+    async def bring(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> bool:
+        """Whether the block is here now; False is a miss, also one by the deadline."""
+        deadline = min(deadline, time.monotonic() + self._world.section.deadline)
+        flight = self._flights.get(Key(namespace.id, key))
+        if flight is None:
+            flight = self._begin(namespace, ns_id, key, deadline)
+        if flight is None:
+            return False
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await asyncio.shield(flight.answer)
+        except TimeoutError:
+            return False
+
+    async def close(self) -> None:
+        """Before the store is closed: nothing is written into it any more."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=CLOSE_SECONDS)
+        for extent, timer in self._held.items():
+            timer.cancel()
+            self._store.drop(extent)
+        self._held.clear()
+
+    # --- planning ---
+
+    def _begin(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> _Flight | None:
+        world = self._world
+        if len(self._flights) >= FLIGHTS_MAX or self._closed or not world.usable() or not world.may_have(ns_id, key):
+            return None
+        loop = asyncio.get_running_loop()
+        flight = self._flights[Key(namespace.id, key)] = _Flight(ns_id, key, deadline, loop.create_future())
+        if not self._wanted:
+            loop.call_soon(self._dispatch)
+        self._wanted.setdefault(namespace, []).append(flight)
+        return flight
+
+    def _dispatch(self) -> None:
+        wanted, self._wanted = self._wanted, {}
+        for namespace, flights in wanted.items():
+            by_key = {flight.key: flight for flight in flights}
+            places = [(f.key, place) for f in flights if (place := self._world.index.find(f.ns_id, f.key)) is not None]
+            for read in plan_reads(places):
+                some = {key: by_key.pop(key) for key in read.places}
+                task = asyncio.get_running_loop().create_task(self._bring_read(namespace, read, some))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            for flight in by_key.values():
+                self._end(namespace, flight, here=False)
+
+    # --- one read ---
+
+    async def _bring_read(self, namespace: Namespace, read: Read, flights: dict[bytes, _Flight]) -> None:
+        deadline = max(flight.deadline for flight in flights.values())
+        try:
+            async with asyncio.timeout_at(deadline), self._slots:
+                records = await self._read(read, flights, deadline)
+                await self._publish(namespace, records, flights, deadline)
+        except TimeoutError:
+            pass  # what has not come is missed
+        except MooncaskError as error:
+            log.debug("no room for what is in the bucket: %s", error.message)
+            self._world.counters["cold_reads_without_room"] += len(flights)
+        except Exception:
+            log.exception("a read of the bucket failed by a fault of this daemon")
+        finally:
+            for flight in flights.values():
+                self._end(namespace, flight, here=False)
+
+    async def _read(self, read: Read, flights: dict[bytes, _Flight], deadline: float) -> list[Record]:
+        """What of it is right, as far as records tell."""
+        world, pack = self._world, read.pack
+        began = time.monotonic()
+        path = pack_path(pack.run, pack.name.number)
+        try:
+            seconds = max(0.001, deadline - began - SPARE_SECONDS)
+            data = await world.bucket.get_range(path, read.offset, read.length, seconds)
+        except BucketFault as error:
+            took = time.monotonic() - began
+            if took >= PATIENCE_SECONDS or took < seconds:
+                world.failed("reading", error)
+            return []
+        world.worked()
+        if data is None:
+            self._gone(pack.name)
+            return []
+        world.pace.read(read.length, time.monotonic() - began)
+        pack.used_seconds = time.time()
+        world.counters["cold_reads"] += 1
+        world.counters["cold_read_bytes"] += read.length
+        decoded = await asyncio.to_thread(_decode, read, data, world.sealing)
+        return [found for key, found in decoded.items() if self._is_asked(flights[key], found)]
+
+    def _gone(self, name: PackName) -> None:
+        """Collected by its owner: nothing of it is there any more."""
+        self._world.counters["cold_packs_gone"] += 1
+        self._world.index.drop(name)
+
+    def _is_asked(self, flight: _Flight, found: "Record | BadObject") -> bool:
+        if isinstance(found, BadObject):
+            self._wrong(flight, str(found))
+            return False
+        facts = found.facts
+        if (facts.ns_id, facts.key) != (flight.ns_id, flight.key):
+            self._wrong(flight, "another block than was asked for")
+            return False
+        return 0 < facts.size <= self._service.block_bytes_max
+
+    def _wrong(self, flight: _Flight, why: str) -> None:
+        """Not to be read again; an owned pack loses it for good."""
+        world = self._world
+        world.counters["cold_blocks_wrong"] += 1
+        pack = world.index.forget(flight.ns_id, flight.key)
+        if pack is not None and pack.node in world.owned:
+            world.changed.add(pack.name)
+        where = pack_path(pack.run, pack.name.number) if pack is not None else "a pack"
+        log.error("block %s in %s of the bucket: %s", printable_key(flight.key), where, why)
+
+    async def _publish(
+        self, namespace: Namespace, records: Sequence[Record], flights: dict[bytes, _Flight], deadline: float
+    ) -> None:
+        records = [record for record in records if not self._here(namespace, flights[record.facts.key])]
+        if not records:
+            return
+        requests = [
+            PutRequest(one.facts.key, one.facts.size, one.facts.parent, one.facts.depth, one.facts.tokens)
+            for one in records
+        ]
+        places = await self._service.reserve(namespace, requests, deadline)
+        pairs = [(record, place) for record, place in zip(records, places, strict=True) if place is not None]
+        outcomes = await self._service.commit_many(
+            [Committing(place, record.facts.checksum, record.payload) for record, place in pairs]
+        )
+        for (record, _), outcome in zip(pairs, outcomes, strict=True):
+            flight = flights[record.facts.key]
+            if isinstance(outcome, DigestMismatch):
+                self._wrong(flight, "its bytes are not those of its checksum")
+            if outcome is CommitState.PUBLISHED:
+                self._world.counters["cold_blocks_read"] += 1
+        for record in records:
+            self._here(namespace, flights[record.facts.key])
+
+    # --- flights ---
+
+    def _here(self, namespace: Namespace, flight: _Flight) -> bool:
+        """Whether it is; then those who wait hear of it."""
+        if not self._store.has(namespace, flight.key):
+            return False
+        if not flight.answer.done():
+            (extent,) = self._store.hold(namespace, [flight.key])
+            if extent is not None:
+                self._keep(extent)
+        self._end(namespace, flight, here=True)
+        return True
+
+    def _keep(self, extent: Extent) -> None:
+        if extent in self._held:
+            self._store.drop(extent)
+            return
+        self._held[extent] = asyncio.get_running_loop().call_later(HELD_SECONDS, self._let_go, extent)
+
+    def _let_go(self, extent: Extent) -> None:
+        del self._held[extent]
+        self._store.drop(extent)
+
+    def _end(self, namespace: Namespace, flight: _Flight, *, here: bool) -> None:
+        if not flight.answer.done():
+            flight.answer.set_result(here)
+        name = Key(namespace.id, flight.key)
+        if self._flights.get(name) is flight:
+            del self._flights[name]
+
+
+def _decode(read: Read, data: memoryview, sealing: Sealing) -> "dict[bytes, Record | BadObject]":
+    """In a thread: what is encrypted takes a while."""
+    found: dict[bytes, Record | BadObject] = {}
+    for key, place in read.places.items():
+        start = place.offset - read.offset
+        part = data[start : start + place.length]
+        try:
+            found[key] = decode_record(part, sealing, read.pack.key_id, read.pack.identity, place.offset)
+        except BadObject as error:
+            found[key] = error
+    return found

@@ -1,0 +1,94 @@
+"""What the parts of the cold tier share: the bucket, what is known of it, how it does, and the node's own place in it."""
+
+import logging
+import time
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from mooncask.daemon.cold.bucket import Bucket
+from mooncask.daemon.cold.health import Health, Pace
+from mooncask.daemon.cold.index import ColdIndex, PackName
+from mooncask.daemon.cold.index_object import NamespaceEntry
+from mooncask.daemon.cold.names import Run
+from mooncask.daemon.cold.sealing import Sealing
+from mooncask.daemon.config import ColdSection
+from mooncask.daemon.service import Service
+
+log = logging.getLogger(__name__)
+
+HIDDEN_MAX = 1 << 16
+"""Blocks of other nodes' packs that were deleted here by name; the longest ago are forgotten, and then found again."""
+PATIENCE_SECONDS = 0.25
+"""A read that had less time and did not end says nothing of the bucket."""
+
+
+@dataclass(slots=True)
+class World:
+    """Of one daemon. Belongs to the event loop's thread."""
+
+    service: Service
+    section: ColdSection
+    bucket: Bucket
+    sealing: Sealing
+    run: Run
+    index: ColdIndex
+    health: Health = field(default_factory=Health)
+    pace: Pace = field(default_factory=Pace)
+    owned: set[str] = field(default_factory=set)
+    """Nodes whose packs this one looks after: itself, and dead ones that it has claimed."""
+    files: dict[str, "IndexFile"] = field(default_factory=dict)
+    """Index objects that were read, by path."""
+    writing: set[PackName] = field(default_factory=set)
+    """Packs of this run that are on their way."""
+    changed: set[PackName] = field(default_factory=set)
+    """Owned packs of which blocks are dead that their index object still names."""
+    hidden: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
+    namespaces: dict[bytes, NamespaceEntry] = field(default_factory=dict)
+    """Of blocks in the bucket, as index objects tell."""
+    next_number: int = 0
+    why_unreadable: str = ""
+    """Of an index object of the last look that could not be read."""
+
+    @property
+    def counters(self) -> Counter[str]:
+        return self.service.counters
+
+    def take_number(self) -> int:
+        """For a pack or an index object of this run."""
+        self.next_number += 1
+        return self.next_number
+
+    def usable(self) -> bool:
+        return self.health.usable(time.monotonic())
+
+    def worked(self) -> None:
+        if self.health.down_since:
+            log.info("the bucket answers again")
+        self.health.worked()
+
+    def failed(self, what: str, why: object) -> None:
+        """Counted always; logged when the bucket goes down, not with every request that it lets down."""
+        self.counters["cold_failures"] += 1
+        if self.health.failed(f"{what}: {why}", time.monotonic(), time.time()):
+            log.warning("the bucket %s is not usable: %s: %s", self.section.bucket, what, why)
+
+    def may_have(self, ns_id: bytes, key: bytes) -> bool:
+        return self.index.has(ns_id, key) and (ns_id, key) not in self.hidden
+
+    def hide(self, ns_id: bytes, key: bytes) -> None:
+        """Deleted here by name: dead where the pack is ours to change, else not to be found by this node."""
+        pack = self.index.forget(ns_id, key)
+        if pack is not None and pack.node in self.owned:
+            self.changed.add(pack.name)
+        elif pack is not None:
+            self.hidden[(ns_id, key)] = None
+            if len(self.hidden) > HIDDEN_MAX:
+                self.hidden.popitem(last=False)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFile:
+    """An index object that was read. Without packs: one that could not be."""
+
+    size: int
+    packs: tuple[PackName, ...] = ()
