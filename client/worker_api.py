@@ -122,6 +122,13 @@ class Reported(Message, frozen=True, kw_only=True):
     cancel: list[str] = []
 
 
+class Leave(Message, frozen=True, kw_only=True):
+    """POST /internal/v1/leave: this worker takes nothing any more, and will not be back under this incarnation."""
+
+    name: str
+    incarnation: str
+
+
 # --- Conductor to worker ---------------------------------------------------------------------------------------------
 
 

@@ -58,11 +58,17 @@ class KvBuffer:
     copying a prefix into it. Not safe for concurrent use.
     """
 
-    def __init__(self, layout: KvLayout, capacity_tokens: int, device: str = "cpu") -> None:
+    def __init__(
+        self, layout: KvLayout, capacity_tokens: int, device: str = "cpu", storage: torch.Tensor | None = None
+    ) -> None:
+        """`storage`: memory of that shape which belongs to somebody else."""
         self.layout = layout
         self.capacity_tokens = capacity_tokens
         shape = (layout.layers, 2, layout.kv_heads, capacity_tokens, layout.head_dim)
-        self.storage = torch.empty(shape, dtype=layout.torch_dtype, device=device).fill_(0)  # touches every page
+        if storage is None:
+            storage = torch.empty(shape, dtype=layout.torch_dtype, device=device).fill_(0)  # touches every page
+        assert storage.shape == shape
+        self.storage = storage
 
     def load_block(self, index: int, block: torch.Tensor) -> None:
         """Copies a block, a tensor of `layout.block_shape` over its bytes, to tokens [index * block_tokens, ...)."""

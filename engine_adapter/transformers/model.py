@@ -23,7 +23,7 @@ PROBE_TOKEN = 1
 
 @dataclass(frozen=True)
 class Model:
-    """A loaded model; `forward` is not safe for concurrent use."""
+    """A loaded model. Several threads may call `forward`, each with a cache of its own."""
 
     name: str
     module: Any

@@ -6,6 +6,7 @@ The tokens after the last full block are left to decode, which computes them any
 """
 
 import time
+from collections.abc import Callable
 
 from mooncask.engine_adapter.transformers.chunks import Chunk, chunks, completed_blocks
 from mooncask.engine_adapter.transformers.engine import Engine, Prefix
@@ -29,10 +30,8 @@ class PrefillWorker:
         session = self.engine.link.session(request.use_store)
         keys = session.keys(request.tokens, request.cache_salt)
         hit = session.match(keys)
-        job = _Job(self.engine, session, request.tokens, keys)
-        prefix = job.load(hit) if len(hit) < len(keys) else _nothing_to_do(hit)
-        if len(hit) < len(keys):
-            job.compute(prefix.outcome.blocks)
+        job = PrefillJob(self.engine, session, request.tokens, keys)
+        prefix = job.run(hit)
         return PrefillResult(
             id=request.id,
             prompt_tokens=len(request.tokens),
@@ -46,24 +45,36 @@ class PrefillWorker:
         )
 
 
-class _Job:
-    """The part of one request that computes: its tokens up to the last full block."""
+class PrefillJob:
+    """The part of one request that loads and computes: its tokens up to the last full block, while it is `wanted`."""
 
-    def __init__(self, engine: Engine, session: StoreSession, tokens: list[int], keys: list[bytes]) -> None:
-        self.engine, self.session, self.keys = engine, session, keys
+    def __init__(
+        self,
+        engine: Engine,
+        session: StoreSession,
+        tokens: list[int],
+        keys: list[bytes],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.engine, self.session, self.keys, self._wanted = engine, session, keys, wanted
         self.tokens = tokens[: len(keys) * engine.layout.block_tokens]
         self.buffer = engine.buffer_for(len(self.tokens))
         self.computed = self.stored = 0
         self._chunk: StoredChunk | None = None
 
-    def load(self, hit: Hit) -> Prefix:
-        return self.engine.load_prefix(self.session, self.keys, hit, len(self.tokens), self.buffer)
+    def run(self, hit: Hit) -> Prefix:
+        """What was loaded of the hit, when the rest is computed and stored, or nobody wants it any more."""
+        if len(hit) >= len(self.keys):
+            return _nothing_to_do(hit)
+        prefix = self.engine.load_prefix(self.session, self.keys, hit, len(self.tokens), self.buffer)
+        self._compute(prefix.outcome.blocks)
+        return prefix
 
-    def compute(self, loaded_blocks: int) -> None:
+    def _compute(self, loaded_blocks: int) -> None:
         start = loaded_blocks * self.engine.layout.block_tokens
         cache = self.engine.cache(self.buffer, start, self._layer_written)
         for chunk in chunks(start, len(self.tokens), self.engine.options.prefill_chunk):
-            if not self.session.usable:
+            if not self.session.usable or not self._wanted():
                 return
             self._chunk = self._reserve(chunk)
             self.engine.compute(self.tokens[chunk.start : chunk.stop], cache)

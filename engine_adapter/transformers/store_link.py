@@ -7,11 +7,12 @@ it counts faults by error class, and after the daemon went away or was late it d
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mooncask.client.hashing import chain
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
+from mooncask.client.prompt_keys import prompt_keys
 from mooncask.client.wire import CommitState, Tier
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
 from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 64 << 20
 """Bytes leased or reserved at a time: a long prefix must not hold more of DRAM than the daemon lets one hold."""
+ARRIVING_BYTES = 16 << 20
+"""Bytes waited for at a time while a prefill stores them: what is there is copied while the rest is computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class StoreAddress:
     namespace: str = ""
     mode: str = ""
     deadline_seconds: float = 2.0
+    publish_tokens: bool = False
+    """Tell the daemon the tokens of what is stored, for routers that follow its KV events."""
 
 
 @dataclass(slots=True)
@@ -85,14 +90,18 @@ class StoreSession:
         self.link, self.layout = link, link.layout
         self.faults: Counter[str] = Counter()
         self.usable = wanted
+        self._published_tokens: list[int] = []
 
-    def keys(self, tokens: list[int], cache_salt: str) -> list[bytes]:
-        """The keys of the full blocks of `tokens`; none when there is no store."""
+    def keys(self, tokens: list[int], cache_salt: str, public_tokens: int = 0) -> list[bytes]:
+        """The keys of the full blocks of `tokens`; none when there is no store. `public_tokens` as in client/prompt_keys.py."""
         if not self.usable:
             return []
         try:
             namespace = self.link.connect()[1]
-            return chain(namespace.root(cache_salt), tokens, self.layout.block_tokens, hash=namespace.hash)
+            # What has a salt is found by who knows it only: a router that knew the tokens alone would expect it everywhere.
+            self._published_tokens = tokens if self.link.address.publish_tokens and not cache_salt else []
+            step = self.layout.block_tokens
+            return prompt_keys(namespace.root, tokens, step, cache_salt, public_tokens, namespace.hash)
         except MooncaskError as exc:
             self.fault(exc)
             self.usable = False  # without keys there is nothing to ask for
@@ -110,6 +119,16 @@ class StoreSession:
             return NO_HIT
         return Hit(tuple(int(tier) for tier in found.tiers), tuple(found.seconds))
 
+    def expect(self, keys: list[bytes], ttl_seconds: float) -> None:
+        """Says that this process will store these blocks: who waits for one of them waits until then."""
+        if not self.usable or not keys:
+            return
+        try:
+            client, namespace = self.link.connect()
+            client.expect(namespace, keys, ttl_seconds)
+        except MooncaskError as exc:
+            self.fault(exc)
+
     def load(self, keys: list[bytes], buffer: KvBuffer, deadline_seconds: float) -> LoadOutcome:
         """Copies blocks into the buffer, from block 0 on, until one is missing, is no block of ours, or the time is over."""
         outcome, started = LoadOutcome(), time.perf_counter()
@@ -122,11 +141,27 @@ class StoreSession:
         outcome.seconds = time.perf_counter() - started
         return outcome
 
-    def _load_window(self, keys: list[bytes], buffer: KvBuffer, outcome: LoadOutcome, seconds: float) -> int:
+    def load_arriving(
+        self, keys: list[bytes], buffer: KvBuffer, patience_seconds: float, wanted: Callable[[], bool]
+    ) -> LoadOutcome:
+        """As `load`, also of blocks that somebody is storing just now: the next few are waited for `patience_seconds` at
+        most, as long as it is `wanted`."""
+        outcome, started = LoadOutcome(), time.perf_counter()
+        window = max(1, ARRIVING_BYTES // self.layout.block_bytes)
+        while self.usable and outcome.blocks < len(keys) and wanted():
+            some = keys[outcome.blocks : outcome.blocks + window]
+            if self._load_window(some, buffer, outcome, patience_seconds, wait=True) < len(some):
+                break
+        outcome.seconds = time.perf_counter() - started
+        return outcome
+
+    def _load_window(
+        self, keys: list[bytes], buffer: KvBuffer, outcome: LoadOutcome, seconds: float, wait: bool = False
+    ) -> int:
         loaded = 0
         try:
             client, namespace = self.link.connect()
-            with client.acquire(namespace, keys, deadline_seconds=seconds) as blocks:
+            with client.acquire(namespace, keys, deadline_seconds=seconds, wait=wait) as blocks:
                 for block in blocks:
                     if block is None:
                         break
@@ -183,7 +218,9 @@ class StoreSession:
     def commit(self, chunk: StoredChunk) -> int:
         """Publishes the chunk's blocks; how many."""
         try:
-            return sum(state in (CommitState.PUBLISHED, CommitState.DURABLE) for state in chunk.commit())
+            return sum(
+                state in (CommitState.PUBLISHED, CommitState.DURABLE) for state in chunk.commit(self._published_tokens)
+            )
         except MooncaskError as exc:
             self.fault(exc)
             return 0

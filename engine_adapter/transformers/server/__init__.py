@@ -1,0 +1,1 @@
+"""Workers as servers: chunked prefill, and continuous batching of many answers at a time."""

@@ -1,0 +1,166 @@
+"""Puts a worker server together and runs it until it is told to stop."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+from transformers.utils import logging as transformers_logging
+
+from mooncask.client.worker_api import Hashing, Node, Registration, Role
+from mooncask.engine_adapter.transformers.engine import Engine, Options
+from mooncask.engine_adapter.transformers.model import Model, load_model
+from mooncask.engine_adapter.transformers.server.decode_engine import DecodeEngine
+from mooncask.engine_adapter.transformers.server.http_server import WorkerDoor
+from mooncask.engine_adapter.transformers.server.kv_slots import KvSlots
+from mooncask.engine_adapter.transformers.server.links import LinkPool
+from mooncask.engine_adapter.transformers.server.prefill_engine import PrefillEngine
+from mooncask.engine_adapter.transformers.server.reporting import Reporter
+from mooncask.engine_adapter.transformers.server.roles import Roles
+from mooncask.engine_adapter.transformers.store_link import StoreAddress, StoreLink
+from mooncask.errors import ConfigError, MooncaskError
+
+log = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """`slots` answers at a time, each of at most `slot_tokens` tokens with its prompt. `node`: the daemon beside it."""
+
+    name: str
+    role: Role
+    listen: str
+    secret: str
+    conductors: Sequence[str]
+    node: Node
+    slots: int = 8
+    slot_tokens: int = 4096
+    model_name: str = ""
+
+
+class WorkerServer:
+    """One worker. Loading the model happens when it is made. Raises ConfigError, UnsupportedModel."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        folder: Path,
+        dtype: str,
+        block_tokens: int,
+        store: StoreAddress,
+        options: Options,
+    ) -> None:
+        transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own
+        self.settings, self._store, self._options = settings, store, options
+        self.model: Model = load_model(folder, dtype, block_tokens)
+        self._links = LinkPool(self._link)
+        self._engine = Engine(self.model, self._link(), options)
+        self._engine.warm_up()
+        self._incarnation = secrets.token_hex(8)
+        self._address = ""
+        self.roles = Roles(settings.role, lambda: PrefillEngine(self._engine), self._decode_engine)
+
+    def registration(self) -> Registration:
+        """As of now: the namespace is known once a daemon has been there, which this asks for and may wait for."""
+        settings, model = self.settings, self.model
+        return Registration(
+            name=settings.name,
+            incarnation=self._incarnation,
+            address=self._address,
+            role=self.roles.role,
+            model=settings.model_name or model.name,
+            family=model.family,
+            hashing=self._hashing(),
+            node=settings.node,
+            positions_max=min(model.positions_max, settings.slot_tokens),
+            slots=settings.slots,
+            kv_tokens=settings.slots * settings.slot_tokens,
+            prefill_tokens_per_second=self._engine.speeds.prefill_tokens or 0.0,
+        )
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        """Its address, while it serves and reports. Raises ConfigError when it can't listen there."""
+        host, port = _listen_address(self.settings)
+        door = WorkerDoor(self.roles, self.registration, self.model.vocabulary, self.settings.secret)
+        runner = web.AppRunner(door.application(), handler_cancellation=True, access_log=None)
+        await runner.setup()
+        try:
+            site = web.TCPSite(runner, host, port)
+            try:
+                await site.start()
+            except OSError as exc:
+                raise ConfigError("--listen", self.settings.listen, f"cannot listen there: {exc}") from exc
+            self._address = f"http://{host}:{runner.addresses[0][1]}"
+            reporters = [
+                asyncio.create_task(Reporter(url, self.settings.secret, self.roles, self.registration).run())
+                for url in self.settings.conductors
+            ]
+            yield self._address
+            for task in reporters:
+                task.cancel()
+            await asyncio.gather(*reporters, return_exceptions=True)
+        finally:
+            await runner.cleanup()
+
+    def close(self) -> None:
+        self.roles.close()
+        self._links.close()
+        self._engine.link.close()
+
+    # --- parts ---
+
+    def _link(self) -> StoreLink:
+        return StoreLink(
+            self._store, f"{self.settings.role} {self.settings.name}", self.model.family, self.model.layout
+        )
+
+    def _decode_engine(self) -> DecodeEngine:
+        slots = KvSlots(
+            self.model.layout, self.settings.slots, self.settings.slot_tokens, str(self.model.module.device)
+        )
+        return DecodeEngine(self.model, self._links, slots, self._options.prefill_chunk)
+
+    def _hashing(self) -> Hashing | None:
+        try:
+            with self._links.link() as link:
+                namespace = link.connect()[1]
+        except MooncaskError as exc:
+            log.info("no store: %s", exc)
+            return None
+        layout = self.model.layout
+        return Hashing(
+            namespace=namespace.name,
+            fingerprint=namespace.fingerprint.hex(),
+            tenant_salt=namespace.opened.salt.hex(),
+            hash=namespace.hash,
+            block_tokens=layout.block_tokens,
+            block_bytes=layout.block_bytes,
+        )
+
+
+def _listen_address(settings: ServerSettings) -> tuple[str, int]:
+    host, _, port = settings.listen.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError("--listen", settings.listen, "must be HOST:PORT")
+    if not settings.secret and host not in LOOPBACK:
+        raise ConfigError("--listen", settings.listen, "another address than loopback needs MOONCASK_WORKER_SECRET")
+    return host, int(port)
+
+
+async def run(server: WorkerServer) -> None:
+    """Serves until SIGTERM or SIGINT. What runs then is cancelled."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with server.serving() as address:
+        log.info("%s %s serves %s at %s", server.settings.role, server.settings.name, server.model.name, address)
+        await stop.wait()
+        await asyncio.to_thread(server.close)
