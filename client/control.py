@@ -128,6 +128,19 @@ class WhyBlock(Answer, frozen=True):
     policy: str = ""
 
 
+class Recomputed(Answer, frozen=True):
+    """Blocks that were here, from number `index` on, and that an engine computed since loading them would have taken longer."""
+
+    index: int
+    blocks: int
+    tier: str
+    load_seconds: float
+    """What the engine expected of loading them, by what it had measured."""
+    compute_seconds: float
+    told_seconds: float
+    """Wall clock of its latest word."""
+
+
 class Why(Answer, frozen=True):
     """POST /-/v1/why: the usable prefix and the first block that missed."""
 
@@ -144,6 +157,7 @@ class Why(Answer, frozen=True):
     chain: list[WhyBlock]
     """Every block asked about, up to 4,096."""
     elsewhere: list[Elsewhere] = []
+    recomputed: Recomputed | None = None
     log_since_seconds: float = 0.0
     advice: str = ""
     """What to do next, empty on a full hit."""
@@ -281,6 +295,8 @@ class PeerView(Answer, frozen=True):
     blocks_pulled: int = 0
     bytes_pulled: int = 0
     """Of blocks that came from there, were right, and are stored."""
+    blocks_pushed: int = 0
+    """Blocks that it took because this node asked it to."""
     bytes_received: int = 0
     rate_bytes: float = 0.0
     """Bytes a second while something was being received; 0 = nothing yet."""
@@ -310,7 +326,59 @@ class Peers(Answer, frozen=True):
     """Blocks that are on their way here now."""
     blocks_pulled: int = 0
     bytes_pulled: int = 0
+    replicas: int = 0
+    """Blocks of this node that others are thought to have too."""
+    spares: int = 0
+    """Of these, those that another one is known to keep: the first to leave."""
+    blocks_pushed: int = 0
+    pushes_refused: int = 0
+    hot_blocks: int = 0
+    """Blocks that others read so often that they were to be copied to more nodes."""
+    replicas_dropped: int = 0
+    last_copies_kept: int = 0
+    """Blocks that would have been forgotten as replicas, and turned out to be the last."""
     peers: list[PeerView] = []
+
+
+class ReplicateRequest(Answer, frozen=True):
+    """POST /-/v1/replicate takes this: blocks as of a `WhyRequest`, and the node (its name, or host:port) that is to have them."""
+
+    namespace: str
+    to: str
+    tokens: list[int] = []
+    keys: list[str] = []
+    cache_salt: str = ""
+    deadline_seconds: float = 30.0
+
+
+class Replicated(Answer, frozen=True):
+    """POST /-/v1/replicate answers this when the other node has the blocks or has refused them."""
+
+    node: str
+    blocks: int
+    missing: int = 0
+    """Not on this node: nothing was done about them."""
+    there: int = 0
+    """Were at the other node already."""
+    copied: int = 0
+    copied_bytes: int = 0
+    refused: int = 0
+    reason: str = ""
+    """Why the last of those were refused."""
+
+
+class Warming(Answer, frozen=True):
+    """POST /-/v1/warm takes a `WhyRequest` and answers this at once; the blocks come in the background."""
+
+    namespace: str
+    blocks: int
+    in_memory: int = 0
+    coming: int = 0
+    """From NVMe or from other nodes."""
+    left_out: int = 0
+    """More than may be on their way at a time."""
+    missing: int = 0
+    """No node is known to have them."""
 
 
 class Overview(Answer, frozen=True):

@@ -31,6 +31,8 @@ class _Flight:
     """One load and those who wait for it."""
 
     waiting: list[asyncio.Future[Extent | None]] = field(default_factory=list)
+    stays: bool = False
+    """Whether somebody wants it to be kept in DRAM, however seldom it was read."""
 
 
 class BringUp:
@@ -64,8 +66,9 @@ class BringUp:
         """By sequence: a slot may have its next block while a load of the last one still runs."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def fetch(self, slot: int, deadline: float) -> Extent | None:
-        """The block in DRAM with one reference for the caller, or None when it did not come by the deadline.
+    async def fetch(self, slot: int, deadline: float, stays: bool = False) -> Extent | None:
+        """The block in DRAM with one reference for the caller, or None when it did not come by the deadline. `stays`: it is kept
+        there as one that is read often.
 
         The load goes on without the caller if others may still want it.
         """
@@ -74,6 +77,7 @@ class BringUp:
         if flight is None:
             flight = self._flights[sequence] = _Flight()
             self._spawn(self._load(slot, sequence, flight))
+        flight.stays |= stays
         answer: asyncio.Future[Extent | None] = asyncio.get_running_loop().create_future()
         flight.waiting.append(answer)
         try:
@@ -108,17 +112,17 @@ class BringUp:
         """No await in here: a reference for each who still waits, then the copy stays or is marked to go."""
         takers = [answer for answer in flight.waiting if not answer.done()]
         if extent is not None:
-            extent = self._publish(slot, extent, len(takers))
+            extent = self._publish(slot, extent, len(takers), flight.stays)
         for answer in takers:
             answer.set_result(extent)
 
-    def _publish(self, slot: int, extent: Extent, takers: int) -> Extent:
+    def _publish(self, slot: int, extent: Extent, takers: int, stays: bool) -> Extent:
         self._catalogue.place_dram(slot, extent)
         if takers:
             self._copies.hold_extent(extent, takers)
         key = self._catalogue.keys[slot]
         self._sketch.add(key)
-        if self._sketch.estimate(key) >= self.promote_after:
+        if stays or self._sketch.estimate(key) >= self.promote_after:
             self._recency.entered_dram(slot)
             self._counters["promoted_dram"] += 1
             self._copies.flows.add(PROMOTE_DRAM, extent.size)

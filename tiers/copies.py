@@ -12,7 +12,7 @@ from mooncask.tiers.block import Extent
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.departures import Departures
 from mooncask.tiers.dram import DramTier
-from mooncask.tiers.flows import Flows
+from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.hbm import HbmTier
 from mooncask.tiers.histogram import Timings
 from mooncask.tiers.nvme import NvmeTier
@@ -108,6 +108,10 @@ class Copies:
         """The DRAM copy goes as soon as its readers are done."""
         self._transient[self.catalogue.dram[slot].offset] = slot
 
+    def keep_transient(self, extent: Extent) -> bool:
+        """It stays after all; whether it was to go. The caller tells the policy."""
+        return self._transient.pop(extent.offset, None) is not None
+
     # --- letting go ---
 
     def drop_dram(self, slot: int) -> None:
@@ -141,6 +145,12 @@ class Copies:
             self.drop_nvme(slot)
         self._forget_memory(slot)
         self.counters[f"forgotten_{reason}"] += 1
+
+    def forget_replica(self, slot: int, reason: str, flow: Way) -> None:
+        """The same for a block that another node keeps."""
+        self.flows.add(flow, self.catalogue.size[slot])
+        self.forget(slot, reason)
+        self.counters["replicas_dropped"] += 1
 
     def supersede(self, slot: int) -> Extent | None:
         """The block gives way to a newer one of the same key, but stays on disk until that is there: its place, if any."""

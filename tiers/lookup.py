@@ -70,6 +70,20 @@ class Lookup:
             return None
         return await self._parts.bring_up.fetch(slot, deadline)
 
+    async def warm(self, namespace: Namespace, key: bytes, deadline: float) -> bool:
+        slot = self.find(namespace, key)
+        if slot is None:
+            return False
+        [extent] = self._copies.hold([slot])
+        if extent is not None:
+            if self._copies.keep_transient(extent):
+                self._parts.recency.entered_dram(slot)
+        elif self._parts.bring_up is not None:
+            extent = await self._parts.bring_up.fetch(slot, deadline, stays=True)
+        if extent is not None:
+            self._copies.drop(extent)
+        return extent is not None
+
     def info(self, slot: int) -> BlockInfo:
         catalogue = self._catalogue
         extent = catalogue.dram.get(slot)

@@ -121,8 +121,12 @@ class Parts:
         self.recency.flush(SLICE)
         self.rules.nvme_takes_writes = self.nvme is not None and self.nvme.state == "ok"
         self.rules.nvme_is_full = self.write_down is not None and self.write_down.full
+        if (spare := self.rules.replicas.take(self.rules.spare_may_leave_dram)) is not None:
+            self.copies.forget_replica(spare, "dram", EVICT_DRAM)
+            return Pressure.FREED
         slot = self.policies.dram.evict(self.rules.may_leave_dram)
         if slot is None:
+            self.rules.replicas.fell_short()
             return Pressure.NOTHING
         if self.rules.needs_writing(slot):
             self._demote(slot)

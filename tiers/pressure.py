@@ -1,7 +1,8 @@
 """Who leaves DRAM and NVMe when room is needed: rules on top of the policies' order. Decides; carries nothing out.
 
 The rules (docs/ARCHITECTURE.md, "Life of a block"): nothing that is in use leaves; a block is written below before it is
-forgotten above; what would be forgotten from its last tier must be a leaf, unpinned and of an evictable namespace.
+forgotten above; what would be forgotten from its last tier must be a leaf, unpinned and of an evictable namespace. Of blocks that
+other nodes have too, those that are known to stay there go before all others, and the rest not before it was asked (`replicas.py`).
 """
 
 import time
@@ -9,6 +10,7 @@ from enum import Enum
 
 from mooncask.tiers.block import WriteMode
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
+from mooncask.tiers.replicas import Replicas
 
 SHORT_LOOK_SECONDS = 0.002
 
@@ -44,6 +46,7 @@ class LeaveRules:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+        self.replicas = Replicas(catalogue)
         self.nvme_takes_writes = False
         """Kept up to date by the store: there is an NVMe tier and it is not degraded."""
         self.nvme_is_full = False
@@ -74,9 +77,26 @@ class LeaveRules:
         catalogue = self._catalogue
         if catalogue.nvme_offset[slot] == NOWHERE or catalogue.pins[slot] or not catalogue.owner(slot).spec.evictable:
             return False
-        return slot in catalogue.dram or catalogue.is_leaf(slot)
+        return slot in catalogue.dram or (catalogue.is_leaf(slot) and not self.replicas.holds_back(slot))
+
+    def spare_may_leave_dram(self, slot: int) -> bool:
+        """Of a block that is in DRAM only, and that another node keeps."""
+        extent = self._catalogue.dram.get(slot)
+        if extent is None or extent.references != 1 or self._catalogue.nvme_offset[slot] != NOWHERE:
+            return False
+        return self._may_go(slot)
+
+    def spare_may_leave_nvme(self, slot: int) -> bool:
+        """Of a block that is on NVMe, and that another node keeps: it leaves DRAM as well."""
+        extent = self._catalogue.dram.get(slot)
+        if self._catalogue.nvme_offset[slot] == NOWHERE or (extent is not None and extent.references != 1):
+            return False
+        return self._may_go(slot)
 
     def may_be_forgotten(self, slot: int) -> bool:
-        """Whether the block's last copy may go."""
+        """Whether the block's last copy on this node may go."""
+        return self._may_go(slot) and not self.replicas.holds_back(slot)
+
+    def _may_go(self, slot: int) -> bool:
         catalogue = self._catalogue
         return not catalogue.pins[slot] and catalogue.is_leaf(slot) and catalogue.owner(slot).spec.evictable

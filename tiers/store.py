@@ -22,6 +22,7 @@ from mooncask.errors import (
 from mooncask.tiers.block import NO_HINT, Extent, Hint, WriteMode, printable_key
 from mooncask.tiers.catalogue import NOWHERE, Catalogue
 from mooncask.tiers.housekeeping import Housekeeping
+from mooncask.tiers.leaving import Leaving
 from mooncask.tiers.lookup import Lookup
 from mooncask.tiers.namespace import Namespace, NamespaceRegistry, NamespaceSpec
 from mooncask.tiers.parts import Parts, build_parts
@@ -57,11 +58,19 @@ class Store:
         self.counters: Counter[str] = parts.counters
         self.flows = parts.copies.flows
         self.departures = parts.copies.departures
+        self.replicas = parts.rules.replicas
+        """Blocks that other nodes have too, as far as somebody notes them."""
+        self.room_changed: Callable[[], None] = parts.room.changed
+        """More may leave DRAM than a moment ago: whoever waits for room looks again."""
         self.timings = parts.copies.timings
         self.config: StoreConfig = parts.config
         self.dram = parts.dram
         self.hbm = parts.hbm
         self.nvme = parts.nvme
+        self.leaving = Leaving(parts)
+        """What is about to leave the last tier."""
+        self.on_deleted: Callable[[Namespace, Sequence[bytes]], None] = lambda namespace, keys: None
+        """Called when somebody deletes blocks by name, whether they are here or not: it must only take note."""
         self.view: Callable[[Extent], memoryview] = parts.dram.view
         """An extent's bytes in the arena, valid while the caller has a reference."""
         self.drop: Callable[[Extent], None] = parts.copies.drop
@@ -163,6 +172,10 @@ class Store:
         """One reference on the block, brought into DRAM if need be; None is a miss, also one by the deadline."""
         return await self._lookup.fetch(namespace, key, deadline, hint)
 
+    async def warm(self, namespace: Namespace, key: bytes, deadline: float) -> bool:
+        """Whether the block is in DRAM now, to stay there as one that is read often; counts as no access."""
+        return await self._lookup.warm(namespace, key, deadline)
+
     def checksum(self, namespace: Namespace, key: bytes) -> bytes | None:
         """xxh3_128 of the stored payload."""
         slot = self._lookup.find(namespace, key)
@@ -202,15 +215,15 @@ class Store:
         """A batch at the price of one: each is published or has its own error. See `Puts.commit`."""
         return await self._puts.commit(commits)
 
-    def abort(self, reservation: Reservation) -> None:
-        """Nothing happened. Aborting what has ended does nothing."""
-        self._puts.abort(reservation)
-
     def hold_reserved(self, reservation: Reservation) -> Extent:
         """One reference on an open reservation's place: it stays where it is until `drop`, whatever becomes of the block."""
         assert reservation.open
         self._parts.copies.hold_extent(reservation.extent)
         return reservation.extent
+
+    def abort(self, reservation: Reservation) -> None:
+        """Nothing happened. Aborting what has ended does nothing."""
+        self._puts.abort(reservation)
 
     async def durable(self, namespace: Namespace, key: bytes, deadline: float) -> None:
         """Waits until the block survives a crash.
@@ -240,6 +253,7 @@ class Store:
 
     async def evict(self, namespace: Namespace, keys: Sequence[bytes]) -> int:
         """Delete from all tiers; durable when it returns. Readers keep what they hold. Unknown keys don't count."""
+        self.on_deleted(namespace, keys)
         return await self._lookup.delete(namespace, keys)
 
     def withdraw(self, namespace: Namespace, key: bytes) -> bool:

@@ -217,9 +217,13 @@ class WriteDown:
         if self._pause.left_seconds():
             raise NotEvictable("the NVMe tier", size)
         self._recency.flush(SLICE)
+        if (spare := self._rules.replicas.take(self._rules.spare_may_leave_nvme)) is not None:
+            self._copies.forget_replica(spare, "nvme", EVICT_NVME)
+            return
         began = time.monotonic()
         slot = self._copies.policies.nvme.evict(self._rules.may_leave_nvme)
         if slot is None:
+            self._rules.replicas.fell_short()
             self._pause.found_nothing(began)
             self._found_full()
             raise NotEvictable("the NVMe tier", size)

@@ -24,4 +24,4 @@ def open_directory(
         from mooncask.daemon.directory.valkey_client import open_valkey_directory
 
         return open_valkey_directory(config.cluster, lambda: record(endpoint), held, counters)
-    return StaticDirectory(config.cluster.peers, endpoint.pool)
+    return StaticDirectory(config.cluster.peers, endpoint.pool, endpoint.identity.incarnation)

@@ -44,6 +44,10 @@ class Announcements:
             batches.setdefault((ns_id, here), Batch(ns_id, here, [])).keys.append(key)
         return list(batches.values())
 
+    def among(self, ns_id: bytes, keys: Sequence[bytes]) -> set[bytes]:
+        """Which of these wait."""
+        return {key for key in keys if (ns_id, key) in self._waiting}
+
     def clear(self) -> None:
         self._waiting.clear()
 

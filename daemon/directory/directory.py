@@ -9,6 +9,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Protocol
 
 import xxhash
@@ -17,6 +18,14 @@ from mooncask.tiers.namespace import NamespaceSpec
 
 INCARNATION_BYTES = 16
 _NAMESPACE_DOMAIN = b"mooncask namespace 1\0"
+
+
+class Release(Enum):
+    """What the directory says to a node that would like to forget a block."""
+
+    ELSEWHERE = "another living node has it, and relies on this one no more"
+    LAST = "no other node has it"
+    NOT_NOW = "news of this block is still on its way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class NodeRecord:
     transports: tuple[str, ...] = ("tcp",)
     capacity_bytes: int = 0
     load: int = 0
+    used_bytes: int = 0
     seen_seconds: float = 0.0
     """Since it was heard of last."""
 
@@ -67,6 +77,11 @@ class Directory(Protocol):
 
     def not_there(self, ns_id: bytes, keys: Sequence[bytes], incarnation: bytes) -> None:
         """A node that is said to have these was asked and has them not."""
+        ...
+
+    async def release(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[Release]:
+        """This node would like to forget these. Where the answer is ELSEWHERE it is no holder any more, and nobody else gets that
+        answer because of its copy. May be asked again. Raises PeerUnavailable and DeadlineExceeded; it may have been done then."""
         ...
 
     async def close(self) -> None: ...

@@ -93,6 +93,28 @@ return changed
 )
 """KEYS: locations; ARGV: incarnation. Takes out exactly this incarnation."""
 
+RELEASE = Script(
+    """
+local me, live, answers = ARGV[1], {}, {}
+for i = 2, #ARGV do live[ARGV[i]] = true end
+for i = 1, #KEYS do
+  local held, kept, mine, other = redis.call('GET', KEYS[i]) or '', {}, false, false
+  for at = 1, #held - 15, 16 do
+    local one = string.sub(held, at, at + 15)
+    if one == me then mine = true else
+      kept[#kept + 1] = one
+      if live[one] then other = true end
+    end
+  end
+  if mine and other then redis.call('SET', KEYS[i], table.concat(kept), 'KEEPTTL') end
+  answers[i] = other and 1 or 0
+end
+return answers
+"""
+)
+"""KEYS: locations; ARGV: incarnation, then those that live. Takes this incarnation out where another one that lives remains, in one
+step: of two nodes that would forget the same block one is refused. Answers 1 for each that may be forgotten."""
+
 SEEN = Script(
     """
 local before = redis.call('GET', KEYS[1])

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from mooncask.daemon.directory.directory import NodeRecord
+from mooncask.daemon.directory.directory import NodeRecord, Release
 from mooncask.daemon.directory.have import HAVE, HAVE_KEYS_MAX, Has, Have, decoded
 from mooncask.daemon.directory.suspects import Suspects
 from mooncask.daemon.transport.transport import Link, LinkPool
@@ -32,7 +32,9 @@ class StaticDirectory:
 
     kind = "static"
 
-    def __init__(self, addresses: Sequence[str], pool: LinkPool) -> None:
+    def __init__(self, addresses: Sequence[str], pool: LinkPool, me: bytes = b"") -> None:
+        """`me`: this node's incarnation."""
+        self._me = me
         self._addresses = tuple(addresses)
         self._pool = pool
         self._nodes: dict[bytes, NodeRecord] = {}
@@ -70,6 +72,22 @@ class StaticDirectory:
     def not_there(self, ns_id: bytes, keys: Sequence[bytes], incarnation: bytes) -> None:
         for key in keys:
             self._remember((incarnation, ns_id, key), False)
+
+    async def release(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[Release]:
+        """Nobody decides here for all: of those that have a block the one with the least incarnation keeps it."""
+        found = [Release.LAST for _ in keys]
+        for address in self._addresses:
+            link = None if self._suspects.avoids(address, time.monotonic()) else await self._reach(address, deadline)
+            if link is None or link.peer.incarnation >= self._me:
+                continue
+            try:
+                for first in range(0, len(keys), HAVE_KEYS_MAX):
+                    some = range(first, min(first + HAVE_KEYS_MAX, len(keys)))
+                    for index in await self._ask_some(link, ns_id, keys, some, deadline):
+                        found[index] = Release.ELSEWHERE
+            except MooncaskError:
+                self._failed(address)
+        return found
 
     async def close(self) -> None:
         self._remembered.clear()

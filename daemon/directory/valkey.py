@@ -17,12 +17,13 @@ from typing import Any, Protocol
 import msgspec
 
 from mooncask.daemon.directory.announcer import Announcements, Batch
-from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord
+from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord, Release
 from mooncask.daemon.directory.scripts import (
     ANNOUNCE,
     GONE,
     NODE_KEY,
     NODES_KEY,
+    RELEASE,
     SEEN,
     WITHDRAW,
     Script,
@@ -90,6 +91,7 @@ class ValkeyDirectory:
         self._ttl_seconds = ttl_seconds
         self._me = record().incarnation
         self._news = Announcements()
+        self._sending: list[Batch] = []
         self._has_news = asyncio.Event()
         self._room = asyncio.Event()
         """Set when news was sent or thrown away: what is told anew comes no faster than that."""
@@ -197,6 +199,28 @@ class ValkeyDirectory:
         except PeerUnavailable as error:
             self._fail(error)
 
+    async def release(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[Release]:
+        if self._down_since:
+            raise PeerUnavailable("directory", self._why)
+        coming = self._news.among(ns_id, keys).union(*(batch.keys for batch in self._sending if batch.ns_id == ns_id))
+        answers = [Release.NOT_NOW for _ in keys]
+        asked = [index for index, key in enumerate(keys) if key not in coming]
+        tag, arguments = namespace_tag(ns_id), [self._me, *self._nodes]
+
+        async def ask(which: list[int]) -> None:
+            names = [location_key(tag, keys[asked[index]]) for index in which]
+            for index, elsewhere in zip(
+                which, await self._server.run(RELEASE, names, arguments, deadline), strict=True
+            ):
+                answers[asked[index]] = Release.ELSEWHERE if elsewhere else Release.LAST
+
+        try:
+            await _all(ask(which) for which in self._calls([keys[index] for index in asked]))
+        except PeerUnavailable as error:
+            self._fail(error)
+            raise
+        return answers
+
     async def _send(self) -> None:
         """For ever: what is waiting, in batches."""
         while True:
@@ -204,10 +228,12 @@ class ValkeyDirectory:
             await asyncio.sleep(COALESCE_SECONDS)
             self._has_news.clear()
             while batches := self._news.take(BATCH_KEYS):
+                self._sending = batches
                 try:
                     await _all(self._write(batch, self._me) for batch in batches)
                 except PeerUnavailable as error:
                     self._fail(error)
+                self._sending = []
                 self._room.set()
 
     async def _write(self, batch: Batch, incarnation: bytes) -> None:

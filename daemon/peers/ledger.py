@@ -18,6 +18,9 @@ class PeerFigures:
     name: str
     blocks_pulled: int = 0
     bytes_pulled: int = 0
+    blocks_pushed: int = 0
+    """Blocks that it pulled from here because this node asked it to."""
+    bytes_pushed: int = 0
     failures: int = 0
     """Calls that failed or came too late."""
     not_there: int = 0
@@ -34,6 +37,10 @@ class PeerFigures:
         self.bytes_pulled += size_bytes
         pace = size_bytes / max(seconds, 1e-6)
         self.pace = pace if not self.pace else (1 - _WEIGHT) * self.pace + _WEIGHT * pace
+
+    def pushed(self, blocks: int, size_bytes: int) -> None:
+        self.blocks_pushed += blocks
+        self.bytes_pushed += size_bytes
 
     def problem(self, text: str) -> None:
         self.last_problem, self.last_problem_seconds = text, time.time()

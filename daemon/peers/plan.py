@@ -1,7 +1,9 @@
-"""Whom to ask for which block: a pure decision."""
+"""Whom to ask for which block, and to whom to give one: pure decisions."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+
+from mooncask.daemon.directory.directory import NodeRecord
 
 
 def choose_holders(
@@ -22,3 +24,14 @@ def choose_holders(
         for key in keys:
             left[key] = []
     return chosen
+
+
+def choose_takers(nodes: Sequence[NodeRecord], holders: Collection[bytes], most: int) -> list[NodeRecord]:
+    """Up to `most` nodes that have it not: those with the most room left, to a tenth; of these those that load least."""
+    free = [node for node in nodes if node.incarnation not in holders]
+    return sorted(free, key=lambda node: (-_free_tenths(node), node.load, node.name))[: max(0, most)]
+
+
+def _free_tenths(node: NodeRecord) -> int:
+    left = max(0, node.capacity_bytes - node.used_bytes)
+    return 10 * left // node.capacity_bytes if node.capacity_bytes else 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -26,6 +26,8 @@ class StoreProvider:
         self._service = service
         self._store = service.store
         self._shared = shared
+        self.on_served: Callable[[Namespace, Sequence[bytes]], None] = lambda namespace, keys: None
+        """Called with blocks that another node reads now: it must only take note."""
         self.showing = Showing(service, shared)
 
     async def hold(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[HeldBlock | None]:
@@ -45,6 +47,7 @@ class StoreProvider:
                     if block is not None:
                         self.drop(block)
                 raise
+        self.on_served(namespace, [block.key for block in held if block is not None])
         return held
 
     def hold_writing(self, ns_id: bytes, keys: Sequence[bytes]) -> list[HeldBlock | None]:
@@ -65,8 +68,11 @@ class StoreProvider:
     # --- one block ---
 
     def _size(self, namespace: Namespace, key: bytes) -> int:
+        """A spare one is about to go: nobody should count on it."""
         catalogue, slot = self._store.catalogue, namespace.index.get(key)
         if slot is None or (namespace.ttl_blocks and catalogue.expired(slot, time.time())):
+            return 0
+        if self._store.replicas.is_spare(slot):
             return 0
         return catalogue.size[slot]
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mooncask.client.wire import CommitState
-from mooncask.daemon.directory.directory import Directory
+from mooncask.daemon.directory.directory import Directory, NodeRecord
 from mooncask.daemon.directory.have import HAVE, Has, Have, decoded
 from mooncask.daemon.directory.suspects import Suspects
 from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.plan import choose_holders
+from mooncask.daemon.peers.spares import Spares
 from mooncask.daemon.service import Committing, Service, Writing
 from mooncask.daemon.transport.transport import Link, LinkPool, RemoteBlock
 from mooncask.errors import Busy, DeadlineExceeded, DigestMismatch, MooncaskError
@@ -53,6 +54,7 @@ class Ways:
     pool: LinkPool
     ledger: PeerLedger
     suspects: Suspects
+    spares: Spares
 
 
 @dataclass(slots=True)
@@ -64,6 +66,8 @@ class Pull:
     ns_id: bytes
     deadline: float
     on_here: Callable[[bytes], None]
+    problem: str = ""
+    """Why something did not come: the last of the reasons."""
     _tried: dict[bytes, set[bytes]] = field(default_factory=dict)
 
     async def run(self, keys: Sequence[bytes]) -> None:
@@ -78,6 +82,12 @@ class Pull:
             async with asyncio.TaskGroup() as group:
                 for holder, some in chosen.items():
                     group.create_task(self._from_holder(holder, some, wanted))
+
+    async def run_from(self, node: NodeRecord, keys: Sequence[bytes]) -> None:
+        """As `run`, from one node that has said that it has them."""
+        wanted = {key: [node.incarnation] for key in keys if not self.have(key)}
+        if wanted:
+            await self._from_node(node, list(wanted), wanted)
 
     def _ranks(self, wanted: dict[bytes, list[bytes]]) -> dict[bytes, float]:
         """Those that are suspected come last, and then only if nobody else has a block."""
@@ -97,8 +107,13 @@ class Pull:
         for key in keys:
             self._tried.setdefault(key, set()).add(holder)
         node = self.ways.directory.node(holder)
-        if node is None or self.ways.suspects.avoids(holder, time.monotonic()):
-            return
+        if node is not None and not self.ways.suspects.avoids(holder, time.monotonic()):
+            await self._from_node(node, keys, wanted)
+
+    async def _from_node(self, node: NodeRecord, keys: list[bytes], wanted: dict[bytes, list[bytes]]) -> None:
+        holder = node.incarnation
+        for key in keys:
+            self._tried.setdefault(key, set()).add(holder)
         figures = self.ways.ledger.of(node.name)
         began, deadline = time.monotonic(), self._deadline_for(keys, wanted)
         try:
@@ -107,6 +122,7 @@ class Pull:
             self.ways.suspects.answered(holder)
         except MooncaskError as error:
             late = isinstance(error, DeadlineExceeded)
+            self.problem = error.message
             figures.failures += 1
             figures.problem(error.message)
             if not isinstance(error, Busy) and (not late or time.monotonic() - began > PATIENCE_SECONDS):
@@ -237,6 +253,7 @@ class _Errand:
         outcomes = await service.commit_many([Committing(place, block.checksum) for block, place in pairs])
         published = [block for (block, _), end in zip(pairs, outcomes, strict=True) if end is CommitState.PUBLISHED]
         size_bytes = sum(block.size for block in published)
+        self.ways.spares.note(self.pull.namespace, [block.key for block in published])
         self.figures.pulled(len(published), size_bytes, seconds)
         service.counters["peer_blocks_pulled"] += len(published)
         service.counters["peer_bytes_pulled"] += size_bytes
@@ -251,6 +268,7 @@ class _Errand:
             return await self.ways.service.reserve(self.pull.namespace, requests, self.deadline)
         except MooncaskError as error:
             self.ways.service.counters["peer_pulls_without_room"] += len(requests)
+            self.pull.problem = error.message
             log.debug("no room for what a peer has: %s", error.message)
             return [None] * len(requests)
 

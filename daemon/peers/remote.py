@@ -7,10 +7,13 @@ asks for a block that is on its way waits for that one. The block itself is then
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mooncask.daemon.arrivals import Key
+from mooncask.daemon.directory.directory import NodeRecord
+from mooncask.daemon.peers.progressive import Progressive
 from mooncask.daemon.peers.pull import Pull, Ways
 from mooncask.daemon.peers.shared import SharedNamespaces
 from mooncask.tiers.block import Extent, TierName
@@ -56,10 +59,11 @@ class Remote:
         self._store = ways.service.store
         self._flights: dict[Key, _Flight] = {}
         self._wanted: dict[Namespace, list[_Flight]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[str]] = set()
         self._slots = asyncio.Semaphore(PULLS_MAX)
         self._held: dict[Extent, asyncio.TimerHandle] = {}
         self._closed = False
+        self.progressive = Progressive(ways, shared, self.bring_from)
 
     @property
     def flights(self) -> int:
@@ -88,6 +92,26 @@ class Remote:
             if here or not joined or flight.deadline >= deadline:
                 return here
 
+    async def bring_from(self, namespace: Namespace, keys: Sequence[bytes], node: NodeRecord, deadline: float) -> str:
+        """As `bring`, from one node that has said that it has these. Why something did not come, empty when nothing went wrong."""
+        waited: list[_Flight] = []
+        mine: list[_Flight] = []
+        for key in keys:
+            if self._store.has(namespace, key):
+                continue
+            flight = self._flights.get(Key(namespace.id, key))
+            if flight is None and (flight := self._new_flight(namespace, key, deadline)) is not None:
+                mine.append(flight)
+            if flight is not None:
+                waited.append(flight)
+        task = self._start(self._pull(namespace, mine, node)) if mine else None
+        if waited:
+            await asyncio.wait([flight.answer for flight in waited], timeout=max(0.0, deadline - time.monotonic()))
+        if task is None:
+            return ""
+        await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
+        return task.result() if task.done() and not task.cancelled() else "it took too long"
+
     async def holders(self, namespace: Namespace, key: bytes) -> list[str] | None:
         """Names of the nodes that are said to have the block now; None when that can't be told."""
         if not self.may_have(namespace) or self._ways.directory.state != "ok":
@@ -96,6 +120,14 @@ class Remote:
         [found] = await self._ways.directory.lookup(self._shared.id_of(namespace), [key], deadline)
         nodes = [self._ways.directory.node(holder) for holder in found]
         return sorted(node.name for node in nodes if node is not None)
+
+    async def known(self, namespace: Namespace, keys: Sequence[bytes]) -> set[bytes]:
+        """Which of these a living node is said to have."""
+        if not self.may_have(namespace):
+            return set()
+        deadline = time.monotonic() + LOCATE_SECONDS
+        located = await self._ways.directory.lookup(self._shared.id_of(namespace), keys, deadline)
+        return {key for key, holders in zip(keys, located, strict=True) if holders}
 
     async def locate(self, namespace: Namespace, keys: Sequence[bytes], begun_seconds: float) -> Located:
         """How far the prefix goes on over what is here or elsewhere; `begun_seconds`: the loading time of what came before."""
@@ -118,6 +150,7 @@ class Remote:
     async def close(self) -> None:
         """Before the store is closed: nothing is written into it any more."""
         self._closed = True
+        await self.progressive.close()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -130,37 +163,49 @@ class Remote:
     # --- batches ---
 
     def _begin(self, namespace: Namespace, key: bytes, deadline: float) -> _Flight | None:
+        flight = self._new_flight(namespace, key, deadline)
+        if flight is not None:
+            if not self._wanted:
+                asyncio.get_running_loop().call_soon(self._dispatch)
+            self._wanted.setdefault(namespace, []).append(flight)
+        return flight
+
+    def _new_flight(self, namespace: Namespace, key: bytes, deadline: float) -> _Flight | None:
         if len(self._flights) >= FLIGHTS_MAX or not self.may_have(namespace):
             return None
-        loop = asyncio.get_running_loop()
-        flight = self._flights[Key(namespace.id, key)] = _Flight(key, deadline, loop.create_future())
-        if not self._wanted:
-            loop.call_soon(self._dispatch)
-        self._wanted.setdefault(namespace, []).append(flight)
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        flight = self._flights[Key(namespace.id, key)] = _Flight(key, deadline, answer)
         return flight
 
     def _dispatch(self) -> None:
         wanted, self._wanted = self._wanted, {}
         for namespace, flights in wanted.items():
-            task = asyncio.get_running_loop().create_task(self._pull(namespace, flights))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start(self._pull(namespace, flights))
 
-    async def _pull(self, namespace: Namespace, flights: list[_Flight]) -> None:
+    def _start(self, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _pull(self, namespace: Namespace, flights: list[_Flight], source: NodeRecord | None = None) -> str:
+        """Why something did not come. `source`: the only node that is asked."""
         deadline = max(flight.deadline for flight in flights)
         by_key = {flight.key: flight for flight in flights}
         ns_id = self._shared.id_of(namespace)
         pull = Pull(self._ways, namespace, ns_id, deadline, lambda key: self._here(namespace, by_key[key]))
         try:
             async with asyncio.timeout_at(deadline), self._slots:
-                await pull.run(list(by_key))
+                await (pull.run(list(by_key)) if source is None else pull.run_from(source, list(by_key)))
         except TimeoutError:
-            pass  # what has not come is missed
+            pull.problem = "it took too long"  # what has not come is missed
         except Exception:
+            pull.problem = "the daemon failed; its log says where"
             log.exception("a pull failed by a fault of this daemon")
         finally:
             for flight in flights:
                 self._end(namespace, flight, here=False)
+        return pull.problem
 
     def _here(self, namespace: Namespace, flight: _Flight) -> None:
         if flight.answer.done():
