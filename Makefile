@@ -9,6 +9,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 N ?= 200
+FAULT_SECONDS ?= 300
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma test-all test-deps torture bench papers clean
@@ -20,7 +21,7 @@ help:
 	@echo "make test-all    every test, what CI runs"
 	@echo "make test-rdma   RDMA for real, under an emulated kernel that has it; as root, 1 to 3 minutes"
 	@echo "make check       format, lint, types, layout"
-	@echo "make torture     crash tests with N=$(N) random kills"
+	@echo "make torture     crash tests with N=$(N) random kills, and a cluster under random faults for $(FAULT_SECONDS) s"
 	@echo "make bench       measure the store beside its limits (build/bench.json, .md)"
 	@echo "make papers      the papers' figures from the public traces (docs/papers)"
 	@echo "make test-deps   Debian packages that some tests want; as root only"
@@ -74,6 +75,7 @@ test-deps:
 
 torture: $(STAMP) test-deps
 	@MOONCASK_TORTURE_LOOPS=$(N) $(PYTEST) --timeout=0 tests/crash
+	@MOONCASK_TEST_FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) --timeout=0 -s tests/cluster_faults/test_random_faults.py
 
 bench: $(STAMP)
 	@mkdir -p build
