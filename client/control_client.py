@@ -118,6 +118,41 @@ class ControlClient:
         """The usable prefix, the first block that missed, and what became of it. Tokens, or keys."""
         return self._prompt(control.Why, "why", namespace, tokens, keys, cache_salt, deadline_seconds)
 
+    # --- ahead of need ---
+
+    def replicate(
+        self,
+        namespace: str,
+        to: str,
+        tokens: Sequence[int] = (),
+        keys: Sequence[Key] = (),
+        cache_salt: str = "",
+        deadline_seconds: float = 30.0,
+    ) -> control.Replicated:
+        """Blocks of this node to the node called `to`, which pulls them; answered when it has them or has refused them. Tokens, or
+        keys. Raises BadRequest for a node that is not known."""
+        request = control.ReplicateRequest(
+            namespace=namespace,
+            to=to,
+            tokens=[int(token) for token in tokens],
+            keys=[_text(key) for key in keys],
+            cache_salt=cache_salt,
+            deadline_seconds=deadline_seconds,
+        )
+        seconds = deadline_seconds + self.deadline_seconds
+        return self._ask(control.Replicated, "POST", "/-/v1/replicate", msgspec.json.encode(request), seconds)
+
+    def warm(
+        self,
+        namespace: str,
+        tokens: Sequence[int] = (),
+        keys: Sequence[Key] = (),
+        cache_salt: str = "",
+        deadline_seconds: float | None = None,
+    ) -> control.Warming:
+        """Begins to bring blocks into memory, from NVMe or other nodes. Tokens, or keys."""
+        return self._prompt(control.Warming, "warm", namespace, tokens, keys, cache_salt, deadline_seconds)
+
     # --- the daemon ---
 
     def events(self, limit: int = 100, deadline_seconds: float | None = None) -> control.Events:

@@ -67,6 +67,7 @@ class LocalSocket:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._handshakes, return_exceptions=True)
         self._file.close()
+        await self.plane.warming.close()
         running = [task for connection in self._connections for task in connection.tasks]
         for connection in list(self._connections):
             connection.cut("the daemon stops")

@@ -13,6 +13,7 @@ from mooncask.client import wire
 from mooncask.daemon.acquisition import Acquisition
 from mooncask.daemon.insight.insight import Insight
 from mooncask.daemon.leases import LeaseTable
+from mooncask.daemon.peers.warm import Warming
 from mooncask.daemon.processes import Process, ProcessTable
 from mooncask.daemon.service import Service, Writing
 from mooncask.daemon.staging import Staging
@@ -31,6 +32,7 @@ class LocalPlane:
         self.leases = LeaseTable(service.ids)
         self.processes = ProcessTable(self._process_died)
         self.counters: Counter[str] = Counter()
+        self.warming = Warming(service)
         self.insight = Insight(service, self.leases, self.processes, self.counters)
 
     def drop_all(self, extents: "Sequence[object]") -> None:

@@ -36,6 +36,8 @@ COMMANDS: dict[str, Entry] = {
     "pin": Entry("mooncask.tools.housekeeping:pin", "Keep blocks from being evicted.", BLOCKS),
     "unpin": Entry("mooncask.tools.housekeeping:unpin", "Take one pin off blocks.", BLOCKS),
     "ttl": Entry("mooncask.tools.housekeeping:ttl", "Let blocks vanish after a time, or never.", BLOCKS),
+    "replicate": Entry("mooncask.tools.replicate:replicate", "Copy blocks to another node.", BLOCKS),
+    "warm": Entry("mooncask.tools.replicate:warm", "Bring blocks into memory ahead of need.", BLOCKS),
     "ls": Entry("mooncask.tools.listing:ls", "List namespaces, or the blocks of one.", LOOKING),
     "stat": Entry("mooncask.tools.listing:stat", "Show the daemon with its tiers and counters, or one block.", LOOKING),
     "tree": Entry("mooncask.tools.tree:tree", "Show the prefix tree of a KV namespace.", LOOKING),

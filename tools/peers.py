@@ -17,6 +17,7 @@ _COLUMNS = [
     Column("blocks", right=True),
     Column("pulled", right=True),
     Column("a second", right=True),
+    Column("pushed", right=True),
     Column("failures", right=True),
     Column("wrong", right=True),
     Column("seen", right=True),
@@ -41,10 +42,19 @@ def _print(found: Peers) -> None:
     typer.echo(
         f"{printable(found.node)} at {found.address}, {found.directory} directory {found.directory_state}; {pulled}"
     )
+    typer.echo(_replicas(found))
     print_table(_COLUMNS, [_row(peer) for peer in found.peers])
     for peer in found.peers:
         if peer.problem:
             typer.echo(f"{printable(peer.name)}: {printable(peer.problem)}")
+
+
+def _replicas(found: Peers) -> str:
+    spare = f", {found.spares:,} of them spare" if found.spares else ""
+    here = f"{counted(found.replicas, 'block')} that others have too{spare}"
+    copied = f"{counted(found.blocks_pushed, 'block')} pushed, {found.pushes_refused:,} refused, {found.hot_blocks:,} were hot"
+    dropped = f"{counted(found.replicas_dropped, 'replica')} dropped, {found.last_copies_kept:,} kept as last copies"
+    return f"{here}; {copied}; {dropped}"
 
 
 def _row(peer: PeerView) -> list[str]:
@@ -56,6 +66,7 @@ def _row(peer: PeerView) -> list[str]:
         f"{peer.blocks_pulled:,}",
         format_size(peer.bytes_pulled),
         format_size(int(peer.rate_bytes)) if peer.rate_bytes else "-",
+        f"{peer.blocks_pushed:,}",
         f"{peer.failures:,}",
         f"{peer.wrong:,}",
         f"{peer.seen_seconds:.0f} s" if peer.seen_seconds >= 0 else "-",

@@ -46,7 +46,7 @@ class Cluster:
         self.directory = directory
         self.ledger = ways.ledger
         self.remote = Remote(ways, shared)
-        self.specs = Specs(service, shared)
+        self.specs = Specs(ways, shared)
         self.replication = Replication(ways, shared, self.specs, self.remote)
         self.hot = HotSpots(ways, shared, self.replication, service.config.cluster)
         self.spares = ways.spares

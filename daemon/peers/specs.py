@@ -10,10 +10,10 @@ from mooncask.client import wire
 from mooncask.client.family import Family
 from mooncask.daemon.directory.directory import namespace_id
 from mooncask.daemon.directory.have import decoded
+from mooncask.daemon.peers.pull import Ways
 from mooncask.daemon.peers.shared import SharedNamespaces
-from mooncask.daemon.service import Service
 from mooncask.daemon.transport.transport import Link, PeerInfo
-from mooncask.errors import BadRequest, NoSuchNamespace
+from mooncask.errors import BadRequest, DeadlineExceeded, NoSuchNamespace, PeerUnavailable
 from mooncask.tiers.namespace import Namespace, NamespaceSpec
 
 SPEC = "spec"
@@ -45,8 +45,10 @@ class WhatIs(msgspec.Struct, frozen=True, array_like=True):
 class Specs:
     """Opens namespaces of other nodes on this one."""
 
-    def __init__(self, service: Service, shared: SharedNamespaces) -> None:
-        self._service = service
+    def __init__(self, ways: Ways, shared: SharedNamespaces) -> None:
+        self._service = ways.service
+        self._directory = ways.directory
+        self._pool = ways.pool
         self._shared = shared
 
     async def tell(self, peer: PeerInfo, payload: bytes) -> bytes:
@@ -58,8 +60,17 @@ class Specs:
             raise NoSuchNamespace(question.name[:80])
         return msgspec.msgpack.encode(Spec.of(namespace))
 
-    async def open_from(self, link: Link, name: str, tenant: str, deadline: float) -> Namespace:
-        """The tenant's namespace of that name, as the peer knows it. Raises NoSuchNamespace and what `open` and the link raise."""
+    async def find(self, name: str, tenant: str, deadline: float) -> Namespace:
+        """The tenant's namespace of that name, as the first node has it that knows one. Raises NoSuchNamespace, and what `open` raises."""
+        for node in await self._directory.nodes(deadline):
+            try:
+                link = await self._pool.link(node.address, deadline, node.incarnation)
+                return await self._open_from(link, name, tenant, deadline)
+            except (NoSuchNamespace, PeerUnavailable, DeadlineExceeded):
+                continue
+        raise NoSuchNamespace(name)
+
+    async def _open_from(self, link: Link, name: str, tenant: str, deadline: float) -> Namespace:
         answer = await link.ask(SPEC, msgspec.msgpack.encode(WhatIs(name, tenant)), deadline)
         spec = decoded(answer, Spec)
         if (spec.name, spec.tenant) != (name, tenant):

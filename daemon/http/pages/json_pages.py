@@ -13,6 +13,7 @@ from mooncask.client import control
 from mooncask.daemon.http.pages.blocks import BlockPages
 from mooncask.daemon.http.pages.chains import ChainPages
 from mooncask.daemon.http.pages.daemon import DaemonPages
+from mooncask.daemon.http.pages.nodes import NodePages
 from mooncask.daemon.http.pages.page_request import PREFIX, PageRequest
 from mooncask.daemon.http.pages.routes import PageRoute
 from mooncask.daemon.session import LocalPlane
@@ -29,6 +30,7 @@ class Pages:
             **BlockPages(plane).pages(),
             **ChainPages(plane).pages(),
             **DaemonPages(plane).pages(),
+            **NodePages(plane).pages(),
         }
 
     def routes(self) -> list[PageRoute]:

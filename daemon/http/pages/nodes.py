@@ -1,0 +1,61 @@
+"""Pages that move blocks ahead of need: to another node, or into this node's memory."""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from mooncask.client import control
+from mooncask.daemon.http.pages.page_request import PageRequest
+from mooncask.daemon.insight.prompts import asked_chain
+from mooncask.daemon.session import LocalPlane
+from mooncask.errors import BadRequest, NoSuchNamespace
+from mooncask.tiers.namespace import Namespace
+
+DEADLINE_SECONDS_MAX = 600.0
+FIND_SECONDS = 2.0
+
+Page = Callable[[PageRequest], Awaitable[control.Answer]]
+
+
+class NodePages:
+    """POST /-/v1/replicate and /-/v1/warm. Only the caller's own namespaces."""
+
+    def __init__(self, plane: LocalPlane) -> None:
+        self._plane = plane
+        self._service = plane.service
+
+    def pages(self) -> dict[tuple[str, str], Page]:
+        return {("POST", "replicate"): self._replicate, ("POST", "warm"): self._warm}
+
+    async def _replicate(self, asked: PageRequest) -> control.Answer:
+        asked.check_may_write()
+        request = await asked.form(control.ReplicateRequest, self._service.config.http)
+        cluster = self._service.cluster
+        if cluster is None:
+            raise BadRequest("this node is alone: cluster.listen is empty")
+        if not 0 < request.deadline_seconds <= DEADLINE_SECONDS_MAX:
+            raise BadRequest(
+                f"deadline_seconds = {request.deadline_seconds:g}: above 0, up to {DEADLINE_SECONDS_MAX:g}"
+            )
+        namespace = self._service.door.find(asked.caller.tenant, request.namespace)
+        prompt = control.WhyRequest(
+            namespace=request.namespace, tokens=request.tokens, keys=request.keys, cache_salt=request.cache_salt
+        )
+        chain = await asked_chain(namespace, prompt)
+        deadline = time.monotonic() + request.deadline_seconds
+        return await cluster.replication.push(namespace, chain.keys, request.to, deadline)
+
+    async def _warm(self, asked: PageRequest) -> control.Answer:
+        asked.check_may_write()
+        request = await asked.form(control.WhyRequest, self._service.config.http)
+        namespace = await self._namespace(asked.caller.tenant, request.namespace)
+        chain = await asked_chain(namespace, request)
+        return await self._plane.warming.warm(namespace, chain.keys)
+
+    async def _namespace(self, tenant: str, name: str) -> Namespace:
+        """One that only other nodes know is opened as they have it."""
+        try:
+            return self._service.door.find(tenant, name)
+        except NoSuchNamespace:
+            if self._service.cluster is None:
+                raise
+        return await self._service.cluster.specs.find(name, tenant, time.monotonic() + FIND_SECONDS)
