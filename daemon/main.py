@@ -58,6 +58,7 @@ async def run(config: Config, load: Callable[[], Config], file: str = "") -> Non
         stack.push_async_callback(service.close)
         await _start_recorder(service, stack)
         await _join_cluster(service, stack)
+        _open_cold(service, stack)
         await _publish_events(service, stack)
         local = LocalSocket(service, socket_file)
         local.plane.insight.config_file = file
@@ -93,6 +94,15 @@ async def _publish_events(service: Service, stack: AsyncExitStack) -> None:
 
         events = await KvEvents.open(service, service.config)
         stack.push_async_callback(events.close)
+
+
+def _open_cold(service: Service, stack: AsyncExitStack) -> None:
+    """After the cluster, whose incarnation it has. Raises ConfigError."""
+    if service.config.cold.bucket:
+        from mooncask.daemon.cold.cold import Cold
+
+        service.cold = cold = Cold.open(service, service.config)
+        stack.push_async_callback(cold.close)
 
 
 async def _start_recorder(service: Service, stack: AsyncExitStack) -> None:

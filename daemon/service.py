@@ -30,6 +30,7 @@ from mooncask.tiers.requests import Commit, Condition, Match, PutRequest, Reserv
 from mooncask.tiers.store import Store
 
 if TYPE_CHECKING:
+    from mooncask.daemon.cold.cold import Cold
     from mooncask.daemon.kv_events.feed import KvEvents
     from mooncask.daemon.peers.cluster import Cluster
     from mooncask.daemon.peers.remote import Remote
@@ -79,6 +80,8 @@ class Committing:
     condition: Condition | None = None
     token_ids: bytes = b""
     """Of a KV block, u32 little endian; told to routers, and kept nowhere."""
+    found: bytes = b""
+    """As in `requests.Commit`."""
 
 
 class Service:
@@ -110,11 +113,13 @@ class Service:
         self.remote: Remote | None = None
         """Blocks that other nodes have, where there are any."""
         self.cluster: Cluster | None = None
+        self.cold: Cold | None = None
+        """The bucket below NVMe, where there is one."""
         self.kv_events: KvEvents | None = None
         self.on_published: Callable[[Namespace, bytes], None] | None = None
         """Called in the step in which a block becomes readable: it must only take note."""
-        self.on_matched_far: Callable[[Namespace, int], None] | None = None
-        """Called with how many blocks a matched prefix went on over with other nodes' help."""
+        self.on_matched_far: Callable[[Namespace, int, str], None] | None = None
+        """Called with how many blocks a matched prefix went on over with other nodes' help, or the bucket's: "peer" or "cold"."""
         self.objects = Objects(self)  # pyright: ignore[reportArgumentType]  # as in objects/store.py
         self.objects.start()
 
@@ -130,11 +135,12 @@ class Service:
             self.tokens[(namespace.spec.name, "hit")] += tokens * len(found)
         return found
 
-    def matched_far(self, namespace: Namespace, blocks: int) -> None:
-        """A match's prefix goes on over so many blocks, since other nodes have what is missing here: they are hits too."""
+    def matched_far(self, namespace: Namespace, blocks: int, tier: str = "peer") -> None:
+        """A match's prefix goes on over so many blocks, since other nodes or the bucket have what is missing here: they are hits
+        too."""
         self.tokens[(namespace.spec.name, "hit")] += block_tokens(namespace.spec.family) * blocks
         if blocks and self.on_matched_far is not None:
-            self.on_matched_far(namespace, blocks)
+            self.on_matched_far(namespace, blocks, tier)
 
     def note_get(self, namespace: Namespace, key: bytes) -> None:
         """Somebody asks for one block over HTTP: observers hear of it, and of where it was."""
@@ -153,6 +159,20 @@ class Service:
         """From another node, if it is not here and one has it."""
         if self.remote is not None and not self.store.has(namespace, key):
             await self.remote.bring(namespace, key, deadline)
+        if self.cold is not None and not self.store.has(namespace, key):
+            await self.cold.bring(namespace, key, deadline)
+
+    def may_be_cold(self, namespace: Namespace, key: bytes) -> bool:
+        """Whether the bucket has the block and answers."""
+        return self.cold is not None and self.cold.has(namespace, key)
+
+    def match_cold(self, namespace: Namespace, keys: Sequence[bytes], found: Match) -> Match:
+        """`found`, a prefix of `keys`, gone on with over what is in the bucket."""
+        if self.cold is None or len(found) == len(keys):
+            return found
+        more = self.cold.locate(namespace, keys[len(found) :], found.seconds[-1] if found.seconds else 0.0)
+        self.matched_far(namespace, len(more), "cold")
+        return Match(found.tiers + more.tiers, found.seconds + more.seconds)
 
     # --- writing ---
 
@@ -200,7 +220,7 @@ class Service:
             commit.writing.committing = True
         try:
             outcomes = await self.store.commit_many(
-                [Commit(c.writing.reservation, c.digest, c.source, c.attributes, c.condition) for c in commits]
+                [Commit(c.writing.reservation, c.digest, c.source, c.attributes, c.condition, c.found) for c in commits]
             )
         except BaseException:
             for commit in commits:

@@ -49,7 +49,7 @@ def dead_packs(
     """Those of this node's packs that are of no use any more: all their blocks are dead or found in other packs, not used for
     `keep_seconds`, or the longest unused of more than `capacity_bytes`; 0 = no such limit. `busy` are not looked at."""
     packs = [pack for pack in own if pack.name not in busy]
-    dead = {pack.name for pack in packs if not pack.live}
+    dead = {pack.name for pack in packs if not pack.live and not pack.left_out}
     if keep_seconds:
         dead |= {pack.name for pack in packs if _used(pack) < wall_seconds - keep_seconds}
     size = sum(pack.size for pack in packs if pack.name not in dead)
@@ -72,7 +72,7 @@ def to_merge(sizes: Sequence[int], files_max: int, size_max: int) -> list[int]:
     small = [i for i, size in enumerate(sizes) if size < size_max]
     if len(small) <= files_max:
         return []
-    chosen, total = [], 0
+    chosen, total = list[int](), 0
     for i in small:
         if total + sizes[i] > size_max and len(chosen) > 1:
             break

@@ -157,30 +157,28 @@ class Fetching:
         world.counters["cold_reads"] += 1
         world.counters["cold_read_bytes"] += read.length
         decoded = await asyncio.to_thread(_decode, read, data, world.sealing)
-        return [found for key, found in decoded.items() if self._is_asked(flights[key], found)]
+        return [record for key, found in decoded.items() if (record := self._asked(flights[key], found)) is not None]
 
     def _gone(self, name: PackName) -> None:
         """Collected by its owner: nothing of it is there any more."""
         self._world.counters["cold_packs_gone"] += 1
         self._world.index.drop(name)
 
-    def _is_asked(self, flight: _Flight, found: "Record | BadObject") -> bool:
+    def _asked(self, flight: _Flight, found: "Record | BadObject") -> Record | None:
         if isinstance(found, BadObject):
             self._wrong(flight, str(found))
-            return False
+            return None
         facts = found.facts
         if (facts.ns_id, facts.key) != (flight.ns_id, flight.key):
             self._wrong(flight, "another block than was asked for")
-            return False
-        return 0 < facts.size <= self._service.block_bytes_max
+            return None
+        return found if 0 < facts.size <= self._service.block_bytes_max else None
 
     def _wrong(self, flight: _Flight, why: str) -> None:
-        """Not to be read again; an owned pack loses it for good."""
+        """Not to be read again."""
         world = self._world
         world.counters["cold_blocks_wrong"] += 1
-        pack = world.index.forget(flight.ns_id, flight.key)
-        if pack is not None and pack.node in world.owned:
-            world.changed.add(pack.name)
+        pack = world.forget(flight.ns_id, flight.key)
         where = pack_path(pack.run, pack.name.number) if pack is not None else "a pack"
         log.error("block %s in %s of the bucket: %s", printable_key(flight.key), where, why)
 

@@ -49,6 +49,8 @@ class Pack:
     live_bytes: int = 0
     shadowed: int = 0
     """Blocks of it that another pack has too, and which are found there."""
+    left_out: int = 0
+    """Blocks of it for which there was no room in the index."""
 
     @property
     def run(self) -> Run:
@@ -118,7 +120,7 @@ class ColdIndex:
             self._numbers[pack.name] = number
         known = self._packs[number]
         assert known is not None
-        known.shadowed = 0
+        known.shadowed = known.left_out = 0
         return [block for block in blocks if self._add_block(known, number, block)]
 
     def _add_block(self, pack: Pack, number: int, block: Block) -> bool:
@@ -127,7 +129,7 @@ class ColdIndex:
         old = places.get(block.key)
         if old is None and self.blocks >= self._blocks_max:
             self.left_out += 1
-            pack.shadowed += 1
+            pack.left_out += 1
             return False
         if old is not None:
             other = self._packs[old >> (_OFFSET_BITS + _LENGTH_BITS)]

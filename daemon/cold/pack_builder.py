@@ -51,7 +51,7 @@ class PackBuilder:
             np.copyto(whole[offset : offset + len(part)], np.frombuffer(part, np.uint8))
             offset += len(part)
         self._parts.clear()
-        return memoryview(whole)
+        return whole.data
 
     def entry(self, node: str, created: int, ns_ids: Sequence[bytes]) -> PackEntry:
         return pack_entry(Pack(self.name, node, self.size, created, self.sealing.key_id), self.blocks, ns_ids)

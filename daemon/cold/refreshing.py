@@ -115,6 +115,11 @@ class Refreshing:
         world.index.add(pack, (Block(owners[owner], key, offset, length) for owner, key, offset, length in columns))
         return name
 
+    def drop(self, name: PackName) -> None:
+        """The pack is not to be found any more. Packs that have copies of what was in it are looked at again."""
+        if self._world.index.drop(name):
+            self._again.update(pack.name for pack in self._world.index.packs if pack.shadowed)
+
     def _forget(self, gone: set[str]) -> None:
         """Packs that no index object names any more."""
         files = self._world.files
@@ -122,8 +127,7 @@ class Refreshing:
         for file in files.values():
             lost.difference_update(file.packs)
         for name in lost - self._world.writing:
-            if self._world.index.drop(name):
-                self._again.update(pack.name for pack in self._world.index.packs if pack.shadowed)
+            self.drop(name)
 
     def _to_read_again(self) -> set[str]:
         """Index objects of packs that may have copies of what has gone with another pack."""

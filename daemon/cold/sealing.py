@@ -31,10 +31,15 @@ class CannotOpen(Exception):
 class Sealing(Protocol):
     """May be used by several threads at once."""
 
-    key_id: bytes
-    """What this one seals with; NO_KEY_ID = it does not encrypt."""
-    extra_bytes: int
-    """By how much a sealed part is longer."""
+    @property
+    def key_id(self) -> bytes:
+        """What this one seals with; NO_KEY_ID = it does not encrypt."""
+        ...
+
+    @property
+    def extra_bytes(self) -> int:
+        """By how much a sealed part is longer."""
+        ...
 
     def seal(self, identity: bytes, place: int, part: bytes | bytearray | memoryview) -> bytes: ...
 

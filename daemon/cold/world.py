@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mooncask.daemon.cold.bucket import Bucket
 from mooncask.daemon.cold.health import Health, Pace
-from mooncask.daemon.cold.index import ColdIndex, PackName
+from mooncask.daemon.cold.index import ColdIndex, Pack, PackName
 from mooncask.daemon.cold.index_object import NamespaceEntry
 from mooncask.daemon.cold.names import Run
 from mooncask.daemon.cold.sealing import Sealing
@@ -40,8 +40,8 @@ class World:
     """Index objects that were read, by path."""
     writing: set[PackName] = field(default_factory=set)
     """Packs of this run that are on their way."""
-    changed: set[PackName] = field(default_factory=set)
-    """Owned packs of which blocks are dead that their index object still names."""
+    dead_blocks: dict[PackName, set[tuple[bytes, bytes]]] = field(default_factory=dict)
+    """Blocks of owned packs that are dead, and that their index object still names."""
     hidden: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
     namespaces: dict[bytes, NamespaceEntry] = field(default_factory=dict)
     """Of blocks in the bucket, as index objects tell."""
@@ -75,12 +75,17 @@ class World:
     def may_have(self, ns_id: bytes, key: bytes) -> bool:
         return self.index.has(ns_id, key) and (ns_id, key) not in self.hidden
 
-    def hide(self, ns_id: bytes, key: bytes) -> None:
-        """Deleted here by name: dead where the pack is ours to change, else not to be found by this node."""
+    def forget(self, ns_id: bytes, key: bytes) -> Pack | None:
+        """The block is of no use there; an owned pack loses it for good. The pack."""
         pack = self.index.forget(ns_id, key)
         if pack is not None and pack.node in self.owned:
-            self.changed.add(pack.name)
-        elif pack is not None:
+            self.dead_blocks.setdefault(pack.name, set()).add((ns_id, key))
+        return pack
+
+    def hide(self, ns_id: bytes, key: bytes) -> None:
+        """Deleted here by name: dead where the pack is ours to change, else not to be found by this node."""
+        pack = self.forget(ns_id, key)
+        if pack is not None and pack.node not in self.owned:
             self.hidden[(ns_id, key)] = None
             if len(self.hidden) > HIDDEN_MAX:
                 self.hidden.popitem(last=False)

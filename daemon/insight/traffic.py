@@ -30,7 +30,7 @@ class Traffic:
         self.flows = Flows()
         self.prefixes = RecentPrefixes(BUCKET_SECONDS, BUCKETS)
         self.tier_tokens: Counter[str] = Counter()
-        """Tokens of matched prefixes by the tier that had them, memory as "dram"; "peer": what other nodes made possible."""
+        """Tokens of matched prefixes by the tier that had them, memory as "dram"; "peer" and "cold": what other nodes and the bucket made possible."""
 
     def looked(self, lookups: Sequence[Lookup]) -> None:
         """Sums first by namespace: a batch is of many look-ups in few namespaces."""
@@ -51,12 +51,13 @@ class Traffic:
         for namespace, found in sums.items():
             self._add(namespace, found, lookups[-1].seconds)
 
-    def matched_far(self, namespace: Namespace, blocks: int) -> None:
-        """The match itself was told of as a look-up; this is by how much its prefix goes on over other nodes' blocks."""
+    def matched_far(self, namespace: Namespace, blocks: int, tier: str = "peer") -> None:
+        """The match itself was told of as a look-up; this is by how much its prefix goes on over other nodes' blocks or the
+        bucket's."""
         tokens = block_tokens(namespace.spec.family) * blocks
         if tokens:
             self.prefixes.add(namespace.id, 0, tokens, time.monotonic())
-            self.tier_tokens["peer"] += tokens
+            self.tier_tokens[tier] += tokens
 
     def _add(self, namespace: Namespace, sums: "_Sums", seconds: float) -> None:
         size = namespace.stored_bytes // namespace.blocks if namespace.blocks else 0
