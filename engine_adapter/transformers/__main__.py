@@ -42,6 +42,9 @@ def main(
         LoadPolicy.AUTO
     ),
     deadline_seconds: Annotated[float, typer.Option(min=0.001, help="How long the store may take to answer.")] = 2.0,
+    publish_tokens: Annotated[
+        bool, typer.Option("--publish-tokens", help="Tell routers that follow the daemon's KV events what is stored.")
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="On stderr.")] = LogLevel.WARNING,
 ) -> None:
     """Reads requests from stdin and writes answers to stdout, one JSON object a line; ends with stdin."""
@@ -52,7 +55,7 @@ def main(
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     answers = take_stdout()
     try:
-        address = StoreAddress(socket, namespace, mode, deadline_seconds)
+        address = StoreAddress(socket, namespace, mode, deadline_seconds, publish_tokens)
         run_worker(role, model, dtype, block_tokens, address, Options(prefill_chunk, load), answers)
     except MooncaskError as exc:
         log.error("%s", exc)

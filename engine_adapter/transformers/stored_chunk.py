@@ -18,6 +18,7 @@ class StoredChunk:
         layout = buffer.layout
         self._reservations, self._buffer = reservations, buffer
         self._told_at = 0.0
+        self._indices = indices
         self._open = [
             (index, slot.torch(layout.torch_dtype, layout.block_shape))
             for index, slot in zip(indices, reservations, strict=True)
@@ -37,7 +38,10 @@ class StoredChunk:
         for index, block in self._open:
             self._buffer.save_block(index, block)
 
-    def commit(self) -> list[CommitState]:
-        """Publishes the blocks; from now on their places are their readers'."""
+    def commit(self, published_tokens: list[int]) -> list[CommitState]:
+        """Publishes the blocks; from now on their places are their readers'. With the request's tokens, if it may be told
+        which those are."""
         self._open = []
-        return self._reservations.commit()
+        size = self._buffer.layout.block_tokens
+        ids = [published_tokens[index * size : (index + 1) * size] for index in self._indices]
+        return self._reservations.commit(token_ids=ids if published_tokens else None)
