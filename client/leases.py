@@ -132,11 +132,15 @@ class LeaseBook:
         return _take(self.pending, count_max)
 
     def take_unadopted(self) -> list[tuple[int, int]]:
-        """Leases whose offer is over. They may have been adopted, so each is to be released by a request of its own."""
+        """Leases whose offer is over. They may have been adopted, so each is to be released by a request of its own.
+
+        One that this very process adopted, over another connection or the same, is its own again and no longer offered.
+        """
         found, now = [], time.monotonic()
         while self.offered and self.offered[0][0] <= now:
             _, lease, generation = self.offered.popleft()
-            found.append((lease, generation))
+            if lease not in self.live:
+                found.append((lease, generation))
         return found
 
     @property

@@ -127,6 +127,17 @@ def test_blocks_that_were_handed_over_are_not_released_before_the_offer_is_over(
     assert [lease for _, lease, _ in book.offered] == [1]
 
 
+def test_a_lease_that_this_process_adopted_itself_is_not_released_when_its_offer_is_over() -> None:
+    book = LeaseBook()
+    blocks = Blocks([leased(book, 1), leased(book, 2)], book, token=b"t")
+    blocks.hand_over()
+    book.offered = type(book.offered)((0.0, lease, generation) for _, lease, generation in book.offered)
+    adopted = leased(book, 2)
+    assert book.take_unadopted() == [(1, 1)]
+    del adopted
+    assert book.take_pending(10) == [(2, 1)]
+
+
 def test_blocks_without_a_token_cannot_be_handed_over() -> None:
     with pytest.raises(BadRequest, match="want_token"):
         Blocks([], LeaseBook()).hand_over()
