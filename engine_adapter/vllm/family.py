@@ -1,0 +1,135 @@
+"""The family of a vLLM engine: every field that must be equal for two engines to exchange KV, and which models are refused.
+
+Takes vLLM's config objects by their attributes; imports no vLLM. Not here: what one request adds (`extras.py`).
+"""
+
+import json
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from mooncask.engine_adapter.vllm.kv_planes import LAYOUT, KvPlanes
+from mooncask.engine_adapter.vllm.shards import Shard
+from mooncask.engine_adapter.weights import weights_digest
+from mooncask.errors import ConfigError, UnsupportedModel
+
+NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+WHOLE_PROMPT_ROPES = {"dynamic", "longrope"}
+"""Rotary embeddings whose K depends on more than the token's position."""
+ATTENTION = {"FullAttentionSpec", "MLAAttentionSpec"}
+"""KV cache kinds that keep every token of a request, each at its own place."""
+
+
+def family_of(vllm_config: Any, planes: KvPlanes, version: str, layers: Mapping[str, Any]) -> dict[str, str]:
+    """`layers`: vLLM's attention layers by name. Raises ConfigError, UnsupportedModel."""
+    model, cache = vllm_config.model_config, vllm_config.cache_config
+    quantisation = getattr(model.hf_config, "quantization_config", None)
+    return {
+        "engine": "vllm",
+        "engine_version": ".".join(version.split(".")[:2]),
+        "config": config_digest(model.hf_config.to_dict()),
+        "weights": weights_digest(model_folder(model.model, model.revision)),
+        "revision": str(model.revision or ""),
+        "quantisation": f"{model.quantization or 'none'} {config_digest(_plain(quantisation))}",
+        "dtype": str(model.dtype),
+        "kv_dtype": str(cache.cache_dtype),
+        "kv_layout": LAYOUT,
+        "kv_shape": planes.shape,
+        "attention": attention_kernels(layers),
+        "block_tokens": str(cache.block_size),
+        "parallel": _parallel(vllm_config.parallel_config),
+        "draft": _draft(vllm_config),
+        "lora": "none",
+    }
+
+
+def config_digest(fields: Mapping[str, Any]) -> str:
+    """Of the effective config's canonical JSON, without what says where it came from or is a field of its own."""
+    chosen = {name: value for name, value in fields.items() if name not in NOT_OF_THE_MODEL}
+    return sha256(json.dumps(chosen, sort_keys=True, separators=(",", ":"), default=str).encode()).hexdigest()[:32]
+
+
+def attention_kernels(layers: Mapping[str, Any]) -> str:
+    """How the layers write their KV: backend, and on CPU the instruction set, which changes the order of bytes."""
+    kinds = set()
+    for layer in layers.values():
+        backend = getattr(layer, "attn_backend", None)
+        name = backend.get_name() if backend is not None else type(layer).__name__
+        kinds.add(f"{name} {getattr(layer, 'isa', '')}".strip())
+    return ", ".join(sorted(kinds))
+
+
+def model_folder(model: str, revision: str | None) -> Path:
+    """Where the weights are: the folder that was named, or what Hugging Face's cache has. Raises ConfigError."""
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(model, revision=revision, local_files_only=True))
+    except (OSError, ValueError) as exc:
+        raise ConfigError(
+            "--model", model, f"its weights are in no local folder, so they can't be told apart: {exc}"
+        ) from exc
+
+
+def shard_of(parallel: Any, tp_rank: int, pp_rank: int, mla: bool) -> Shard:
+    return Shard(tp_rank, parallel.tensor_parallel_size, pp_rank, parallel.pipeline_parallel_size, mla)
+
+
+def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
+    """Raises UnsupportedModel for an engine whose KV this connector can't store rightly."""
+    name, parallel = vllm_config.model_config.model, vllm_config.parallel_config
+    groups = kv_cache_config.kv_cache_groups
+    kinds = sorted({type(spec).__name__ for group in groups for spec in _specs(group.kv_cache_spec)})
+    wrong = [kind for kind in kinds if kind not in ATTENTION]
+    if wrong and set(wrong) <= {"SlidingWindowSpec"} and len(groups) > 1:
+        why = "its sliding layers drop KV; start vLLM with --disable-hybrid-kv-cache-manager, which keeps all of it"
+        raise UnsupportedModel(name, why)
+    if wrong:
+        raise UnsupportedModel(name, f"KV cache of kind {', '.join(wrong)} is not stored; only full attention is")
+    if len(groups) != 1:
+        raise UnsupportedModel(
+            name, f"it has {len(groups)} KV cache groups; --disable-hybrid-kv-cache-manager makes them one"
+        )
+    if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
+        raise UnsupportedModel(name, "context parallelism spreads a block over workers, which is not stored")
+    rope = rope_type(vllm_config.model_config.hf_config)
+    if rope in WHOLE_PROMPT_ROPES:
+        raise UnsupportedModel(name, f"rope type {rope} makes K depend on the whole prompt's length")
+    if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
+        raise UnsupportedModel(name, "calculate_kv_scales makes KV depend on the first prompt that the engine saw")
+
+
+def rope_type(config: Any) -> str:
+    """Of the text model; transformers has moved it from rope_scaling to rope_parameters."""
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    for field in ("rope_parameters", "rope_scaling"):
+        value = getattr(text, field, None)
+        if isinstance(value, Mapping):
+            return str(value.get("rope_type") or value.get("type") or "default")
+    return "default"
+
+
+def _specs(spec: Any) -> list[Any]:
+    """A group's kinds of KV: one, or one a layer."""
+    inner = getattr(spec, "kv_cache_specs", None)
+    return list(inner.values()) if isinstance(inner, Mapping) else [spec]
+
+
+def _parallel(parallel: Any) -> str:
+    return f"tp {parallel.tensor_parallel_size}, pp {parallel.pipeline_parallel_size}"
+
+
+def _draft(vllm_config: Any) -> str:
+    """A draft model's layers are in the KV cache too."""
+    speculative = vllm_config.speculative_config
+    draft = getattr(speculative, "draft_model_config", None)
+    return "none" if draft is None else f"{speculative.method} {config_digest(draft.hf_config.to_dict())}"
+
+
+def _plain(value: Any) -> dict[str, Any]:
+    if value is None:
+        return {}
+    return dict(value) if isinstance(value, Mapping) else value.to_dict()

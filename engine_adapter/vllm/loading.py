@@ -1,0 +1,96 @@
+"""One load, in a thread of its own: leases adopted or made, blocks copied into the engine's cache, in order.
+
+Whatever goes wrong ends it: the blocks that were not copied are reported and computed, and no call lasts beyond the
+load's deadline. A daemon that dies in mid-copy takes nothing away: the memory stays mapped while it is read.
+"""
+
+import time
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from mooncask.client.blocks import Block, Blocks
+from mooncask.client.local import LocalClient
+from mooncask.client.namespace import NamespaceHandle
+from mooncask.engine_adapter.vllm.connection import StoreConnection
+from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
+from mooncask.errors import BadRequest, MooncaskError
+
+
+class Load:
+    """`blocks` is how many were copied so far, from the first on."""
+
+    def __init__(self, plan: LoadPlan, connection: StoreConnection, planes: KvPlanes, counters: Counters) -> None:
+        self.plan, self.blocks = plan, 0
+        self._connection, self._planes, self._counters = connection, planes, counters
+
+    def run(self) -> LoadDone:
+        """Raises nothing of Mooncask's."""
+        started = time.monotonic()
+        try:
+            self._copy_all(started + self._connection.settings.load_deadline_seconds)
+            self._connection.worked()
+        except MooncaskError as error:
+            self._connection.fault("load", error)
+            self._counters.add("store_faults")
+        return self.done(time.monotonic() - started)
+
+    def done(self, seconds: float) -> LoadDone:
+        size = self.blocks * self._planes.block_bytes
+        self._counters.add("loaded_blocks", self.blocks)
+        self._counters.add("loaded_bytes", size)
+        self._counters.add("load_failed_blocks", len(self.plan.keys) - self.blocks)
+        took = seconds + self.plan.asked_seconds
+        return LoadDone(self.plan.request_id, self.blocks, len(self.plan.keys), took, size, self.plan.tier)
+
+    @property
+    def missing_block_ids(self) -> list[int]:
+        return self.plan.block_ids[self.blocks :]
+
+    def _copy_all(self, deadline: float) -> None:
+        client, (handle,) = self._connection.open()
+        token = self.plan.tokens.get(self._connection.shards[0].shard)
+        if token is not None:
+            self._copy_adopted(client, token)
+        most = max(1, self._connection.settings.lease_bytes // self._planes.block_bytes)
+        while self.blocks < len(self.plan.keys):
+            wanted = self.plan.keys[self.blocks : self.blocks + most]
+            left = deadline - time.monotonic()
+            if left <= 0 or self._copy_acquired(client, handle, wanted, left) < len(wanted):
+                return
+
+    def _copy_adopted(self, client: LocalClient, token: bytes) -> None:
+        try:
+            blocks = client.adopt(token)
+        except BadRequest:
+            return  # the step came later than a token is good for: they are leased anew
+        with blocks:
+            self._copy(_in_order(blocks, self.plan.keys))
+
+    def _copy_acquired(self, client: LocalClient, handle: NamespaceHandle, keys: list[bytes], seconds: float) -> int:
+        verify = self._connection.settings.verify
+        with client.acquire(handle, keys, seconds, wait=self.plan.wait, verify=verify) as blocks:
+            return self._copy(blocks)
+
+    def _copy(self, blocks: Iterable[Block | None]) -> int:
+        """Copies up to the first that is missing or is no block of this engine's; how many."""
+        before = self.blocks
+        for block in blocks:
+            if block is None or block.size != self._planes.block_bytes:
+                break
+            self._planes.load(self.plan.block_ids[self.blocks], block.torch(torch.uint8))
+            self.blocks += 1
+        return self.blocks - before
+
+
+def _in_order(blocks: Blocks, keys: Sequence[bytes]) -> list[Block | None]:
+    """Adopted leases come as the daemon keeps them; those that ended meanwhile are not among them."""
+    by_key = {block.key: block for block in blocks if block is not None}
+    found: list[Block | None] = []
+    for key in keys:
+        if key not in by_key:
+            break
+        found.append(by_key[key])
+    return found

@@ -1,0 +1,95 @@
+"""What the scheduler side knows of one request, and which of its blocks are to be loaded and saved. Pure.
+
+Positions are in blocks of the request's own chain, block 0 first; `block_ids` are the engine's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mooncask.engine_adapter.vllm.key_chain import KeyChain
+
+
+class EngineRequest(Protocol):
+    """What is used of vLLM's Request."""
+
+    @property
+    def request_id(self) -> str: ...
+    @property
+    def all_token_ids(self) -> Sequence[int]: ...
+    @property
+    def num_prompt_tokens(self) -> int: ...
+    @property
+    def num_preemptions(self) -> int: ...
+    @property
+    def cache_salt(self) -> str | None: ...
+    @property
+    def kv_transfer_params(self) -> Mapping[str, Any] | None: ...
+    @property
+    def skip_reading_prefix_cache(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Blocks [start, stop)."""
+
+    start: int
+    stop: int
+
+
+@dataclass(slots=True)
+class RequestState:
+    request: EngineRequest
+    block_tokens: int
+    chain: KeyChain | None = None
+    """None until the daemon said where chains begin: a request may be older than the connection."""
+    block_ids: list[int] = field(default_factory=list)
+    saved: int = 0
+    """Blocks from the first on that need no saving: saved, being saved, or known to be in the store."""
+    tried_at: int = -1
+    """`num_preemptions` when a load was planned: one that failed is not tried again."""
+    loading: Span | None = None
+    saving: dict[int, int] = field(default_factory=dict)
+    """By a save's number: the workers that are not done with it."""
+    bypass: str = ""
+    """Why the store is not used for this request."""
+
+    def keys(self) -> list[bytes]:
+        """Keys of all full blocks of what is known of the request: prompt and, after a preemption, what was generated."""
+        if self.chain is None:
+            return []
+        tokens = self.request.all_token_ids
+        return self.chain.extend(tokens, len(tokens))
+
+    @property
+    def may_load(self) -> bool:
+        return self.tried_at != self.request.num_preemptions and not self.request.skip_reading_prefix_cache
+
+    def plan_load(self, start: int, blocks: int) -> Span:
+        """The engine has places for blocks [start, start + blocks)."""
+        self.tried_at = self.request.num_preemptions
+        self.loading = Span(start, start + blocks)
+        self.saved = max(self.saved, start + blocks)
+        return self.loading
+
+    def loaded(self, blocks: int) -> None:
+        """Of the load under way, the first `blocks` blocks came; the others will be computed, and are to be saved again."""
+        if self.loading is not None and self.loading.start + blocks < self.loading.stop:
+            self.saved = min(self.saved, self.loading.start + blocks)
+        self.loading = None
+
+    def plan_save(self, computed_tokens: int, generated: bool) -> Span:
+        """Blocks that are full when `computed_tokens` tokens have KV, and were not saved; they count as saved now.
+
+        Only tokens that are known count: drafts and tokens still being sampled may yet be others.
+        """
+        known = len(self.request.all_token_ids) if generated else self.request.num_prompt_tokens
+        full = min(computed_tokens // self.block_tokens, known // self.block_tokens, len(self.block_ids))
+        span = Span(self.saved, max(self.saved, full))
+        self.saved = span.stop
+        return span
+
+    def preempted(self) -> None:
+        """Its blocks are gone; saves under way are given up."""
+        self.block_ids, self.saved, self.loading = [], 0, None
+        self.saving.clear()

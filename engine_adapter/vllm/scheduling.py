@@ -1,0 +1,277 @@
+"""The scheduler's side: which blocks are loaded and saved, and when vLLM may free them. Imports no vLLM.
+
+    matched()    look up, lease                 None while it is under way
+    allocated()  the engine has places          the leases go into a LoadPlan
+    step()       plans of this step             workers adopt, load, save
+    reported()   what workers did
+    finished()   the request ends               True: blocks stay until its saves are done
+
+For one thread, the scheduler's, which never waits for the daemon.
+"""
+
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import Any
+
+from mooncask.client.operations import Match
+from mooncask.engine_adapter.vllm.connection import StoreConnection
+from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.handover import HandOver, wants_remote_decode
+from mooncask.engine_adapter.vllm.key_chain import BlockExtras, KeyChain
+from mooncask.engine_adapter.vllm.load_decision import LoadDecisions
+from mooncask.engine_adapter.vllm.lookups import Found, Lookups, Question
+from mooncask.engine_adapter.vllm.messages import LoadPlan, SavePlan, StepPlan, WorkerReport
+from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState, Span
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.002
+"""A step without tokens waits this long for look-ups, instead of asking again at once."""
+ANNOUNCE_SECONDS = 60.0
+
+Describe = Callable[[EngineRequest], tuple[BlockExtras, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """A request that computes tokens in this step."""
+
+    request_id: str
+    computed_tokens: int
+    """When the step is done."""
+    new_block_ids: list[int]
+    all_new: bool
+    """These are all its blocks, not more of them."""
+
+
+class SchedulerSide:
+    def __init__(
+        self,
+        connection: StoreConnection,
+        counters: Counters,
+        describe: Describe,
+        *,
+        reads: bool,
+        writes: bool,
+        hands_over: bool,
+        workers: int,
+    ) -> None:
+        """`connection` has all shards; `hands_over`: replies tell what a decode engine can load; `workers`: how many report."""
+        self.connection, self.counters = connection, counters
+        self.lookups = Lookups(connection)
+        self.decisions = LoadDecisions(connection.settings.load, connection.shards[0])
+        self.settings = connection.settings
+        self.states: dict[str, RequestState] = {}
+        self._reads, self._writes, self._hands_over = reads, writes, hands_over
+        self._workers = workers
+        self._describe = describe
+        self._block_tokens = connection.shards[0].block_tokens
+        self._loads: list[LoadPlan] = []
+        self._released: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._told: set[str] = set()
+        self._computing: tuple[float, int] | None = None
+        self.lookups.in_background("connecting", connection.open)
+
+    # --- loading ---
+
+    def matched(self, request: EngineRequest, computed_tokens: int) -> int | None:
+        """How many tokens after the first `computed_tokens` can be loaded; None while that is being found out."""
+        state = self._state(request)
+        if not self._reads or state.bypass or not state.may_load or self._chain(state) is None:
+            return 0
+        start = computed_tokens // self._block_tokens
+        found = self.lookups.answer(request.request_id, start, lambda: self._question(state, start))
+        if found is None:
+            return None
+        blocks = max(0, found.blocks - start)
+        if not blocks:
+            self.lookups.drop(request.request_id)
+            state.tried_at = request.num_preemptions
+            state.saved = max(state.saved, found.stored)
+        return blocks * self._block_tokens
+
+    def _question(self, state: RequestState, start: int) -> Question:
+        keys, request = state.keys(), state.request
+        self.counters.add("lookups")
+        handover = HandOver.read(request.kv_transfer_params)
+        expected = 0
+        if handover is not None:
+            refusal = handover.refusal(self.connection.handles[0].fingerprint.hex(), keys)
+            expected = 0 if refusal else handover.n_blocks
+            if refusal:
+                self.counters.add("refused_handovers")
+                self._say_once(f"hand-over from {handover.node} is not used: {refusal}")
+        tokens = len(request.all_token_ids)
+        return Question(keys, start, lambda match: self._worth_loading(tokens, start, match), expected)
+
+    def _worth_loading(self, tokens: int, start: int, match: Match) -> int:
+        blocks = self.decisions.limit(tokens, start, match)
+        if blocks <= start < len(match):
+            self.counters.add("slow_loads")
+        return blocks
+
+    def allocated(self, request: EngineRequest, block_ids: Sequence[int], external_tokens: int) -> None:
+        """vLLM has places for what was matched, or has decided against it (0)."""
+        state = self.states.get(request.request_id)
+        if state is None:
+            return
+        found = self.lookups.take(request.request_id)
+        if found is None:
+            return
+        state.saved = max(state.saved, found.stored)
+        blocks = external_tokens // self._block_tokens
+        if not blocks:
+            found.release()
+            return
+        span = state.plan_load(found.start, blocks)
+        self.counters.add("lookup_hit_tokens", external_tokens)
+        self._loads.append(self._load_plan(state, span, block_ids, found))
+
+    def _load_plan(self, state: RequestState, span: Span, block_ids: Sequence[int], found: Found) -> LoadPlan:
+        shards = [shard.shard for shard in self.connection.shards]
+        return LoadPlan(
+            state.request.request_id,
+            state.keys()[span.start : span.stop],
+            list(block_ids[span.start : span.stop]),
+            dict(zip(shards, found.hand_over(), strict=True)),
+            found.wait,
+            found.seconds,
+            found.tier,
+        )
+
+    # --- steps ---
+
+    def step(self, scheduled: Iterable[Scheduled], preempted: Iterable[str], tokens: int) -> StepPlan:
+        """What the workers do in the step that is about to run, which computes `tokens` tokens."""
+        gone = frozenset(preempted)
+        for request_id in gone & self.states.keys():
+            self.states[request_id].preempted()
+        saves = [save for one in scheduled if (save := self._save_plan(one)) is not None]
+        plan = StepPlan(self._loads, saves, gone, frozenset(self._released), tokens > 0)
+        self._loads, self._released = [], set()
+        self.lookups.sweep()
+        self._computing = (time.monotonic(), tokens)
+        if not tokens and not plan.loads and (pending := self.lookups.pending):
+            wait(pending, IDLE_SECONDS, FIRST_COMPLETED)
+        return plan
+
+    def _save_plan(self, one: Scheduled) -> SavePlan | None:
+        state = self.states.get(one.request_id)
+        if state is None or state.bypass:
+            return None
+        state.block_ids = list(one.new_block_ids) if one.all_new else state.block_ids + one.new_block_ids
+        if not self._writes or self._chain(state) is None:
+            return None
+        span = state.plan_save(one.computed_tokens, self.settings.save_generated)
+        if span.start == span.stop:
+            return None
+        keys = state.keys()[span.start : span.stop]
+        assert state.chain is not None
+        number = next(self._numbers)
+        state.saving[number] = self._workers
+        block_ids = state.block_ids[span.start : span.stop]
+        parents = state.chain.parents(span.start, span.stop)
+        return SavePlan(one.request_id, number, keys, parents, span.start, block_ids)
+
+    def reported(self, report: WorkerReport | None) -> None:
+        """The step's results came."""
+        if self._computing is not None and self._computing[1]:
+            self.decisions.computed(self._computing[1], time.monotonic() - self._computing[0])
+        self._computing = None
+        if report is None:
+            return
+        for state in self.states.values() if report.saved else ():
+            for number in state.saving.keys() & report.saved.keys():
+                state.saving[number] -= report.saved[number]
+                if state.saving[number] <= 0:
+                    del state.saving[number]
+        for done in report.loads:
+            self.decisions.loaded(done)
+            loading = self.states.get(done.request_id)
+            if loading is not None:
+                loading.loaded(done.blocks)
+
+    # --- ending ---
+
+    def finished(self, request: EngineRequest, aborted: bool) -> tuple[bool, dict[str, Any] | None]:
+        """Whether the blocks are to be kept until the workers say that they are free, and what the reply carries."""
+        self.lookups.drop(request.request_id)
+        state = self.states.pop(request.request_id, None)
+        if state is None:
+            return False, None
+        keep = bool(state.saving) and state.loading is None  # while it loads, vLLM keeps them by itself
+        if keep:
+            self._released.add(request.request_id)
+        return keep, None if aborted else self._hand_over(state)
+
+    def _hand_over(self, state: RequestState) -> dict[str, Any] | None:
+        remote = wants_remote_decode(state.request.kv_transfer_params)
+        if not self._writes or state.bypass or state.chain is None or not (remote or self._hands_over):
+            return None
+        blocks = min(state.saved, state.request.num_prompt_tokens // self._block_tokens)
+        keys = state.keys()[:blocks]
+        family = self.connection.handles[0].fingerprint.hex()
+        digest = keys[-1].hex() if keys else ""
+        return HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8)).params(remote)
+
+    def close(self) -> None:
+        self.lookups.close()
+        self.connection.close()
+
+    # --- requests ---
+
+    def arrived(self, request: EngineRequest) -> None:
+        """A new request: from now on its blocks are followed, for saving."""
+        self._state(request)
+
+    def _state(self, request: EngineRequest) -> RequestState:
+        state = self.states.get(request.request_id)
+        if state is None:
+            state = self.states[request.request_id] = RequestState(request, self._block_tokens)
+            self._chain(state)
+        return state
+
+    def _chain(self, state: RequestState) -> KeyChain | None:
+        """The request's chain; None while the daemon was not reached yet."""
+        if state.chain is None and not state.bypass and self._connected():
+            request, handle = state.request, self.connection.handles[0]
+            extras, state.bypass = self._describe(request)
+            if state.bypass:
+                self.counters.add("bypassed_requests")
+                self._say_once(f"a request does without the store: {state.bypass}")
+                return None
+            root = handle.root(request.cache_salt or b"")
+            state.chain = KeyChain(root, self._block_tokens, handle.hash, extras)
+            if self._writes and wants_remote_decode(request.kv_transfer_params):
+                self._announce(state)
+        return state.chain
+
+    def _connected(self) -> bool:
+        if len(self.connection.handles) == len(self.connection.shards):
+            return True
+        if self.connection.usable:
+            self.lookups.in_background("connecting", self.connection.open)
+        return False
+
+    def _announce(self, state: RequestState) -> None:
+        """A decode engine may ask for the blocks before they are written, and is to wait for them then."""
+        keys = state.keys()
+
+        def announce() -> None:
+            client, handles = self.connection.open()
+            for handle in handles:
+                client.expect(handle, keys, ANNOUNCE_SECONDS)
+
+        if keys:
+            self.lookups.in_background("announcing", announce)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._told and len(self._told) < 100:
+            self._told.add(text)
+            log.warning("%s", text)

@@ -1,0 +1,130 @@
+"""The worker's side: carries out a step's plan with threads, and says what became of it. Imports no vLLM.
+
+For the worker's thread, which never waits for the daemon: loads and saves run in pools of their own.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+from mooncask.engine_adapter.vllm.connection import StoreConnection
+from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.engine_adapter.vllm.loading import Load
+from mooncask.engine_adapter.vllm.messages import LoadDone, StepPlan, WorkerHello, WorkerReport
+from mooncask.engine_adapter.vllm.saving import Save
+from mooncask.engine_adapter.vllm.settings import ConnectorSettings
+
+log = logging.getLogger(__name__)
+
+IDLE_SECONDS = 0.002
+"""A step without tokens waits this long for loads and saves, instead of asking again at once."""
+
+
+@dataclass(slots=True)
+class Finished:
+    """What ended since the last step."""
+
+    received: set[str] = field(default_factory=set)
+    """Requests whose load is over, whether all of it came or not."""
+    sent: set[str] = field(default_factory=set)
+    """Finished requests whose blocks nothing reads any more."""
+
+
+class WorkerSide:
+    def __init__(
+        self, settings: ConnectorSettings, hello: WorkerHello, planes: KvPlanes, counters: Counters, writes: bool
+    ) -> None:
+        self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello])
+        self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
+        self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
+        self._savers = ThreadPoolExecutor(1, "mooncask-save")
+        self._saves: dict[int, tuple[Save, Future[None]]] = {}
+        self._loads: dict[Future[LoadDone], Load] = {}
+        self._released: set[str] = set()
+        self._report = WorkerReport()
+        self._failed_blocks: set[int] = set()
+
+    # --- a step ---
+
+    def start_loads(self, plan: StepPlan) -> None:
+        for one in plan.loads:
+            load = Load(one, self.connection, self._planes, self._counters)
+            self._loads[self._loaders.submit(_guarded_load, load)] = load
+
+    def start_saves(self, plan: StepPlan) -> None:
+        """The step's blocks are computed."""
+        for one in plan.saves:
+            if not self._writes:
+                self._report.saved[one.number] = 1
+                continue
+            if len(self._saves) >= self._settings.save_backlog_max or not self.connection.usable:
+                self._counters.add("dropped_blocks", len(one.keys))
+                self._report.saved[one.number] = 1
+                continue
+            save = Save(one, self.connection, self._planes, self._counters)
+            self._saves[one.number] = save, self._savers.submit(_guarded, save.run)
+
+    def revoke(self, request_ids: Iterable[str]) -> None:
+        """Their blocks are somebody else's when this returns."""
+        gone = frozenset(request_ids)
+        for save, _ in self._saves.values() if gone else ():
+            if save.plan.request_id in gone:
+                save.revoke()
+
+    def finished(self, plan: StepPlan) -> Finished:
+        """What ended; failed blocks and the report of the same moment can be asked for afterwards."""
+        self._released |= plan.released
+        waiting: list[Future[Any]] = [*self._loads, *(future for _, future in self._saves.values())]
+        if not plan.computes and waiting:
+            wait(waiting, IDLE_SECONDS, FIRST_COMPLETED)
+        return Finished(self._collect_loads(), self._collect_saves())
+
+    def _collect_loads(self) -> set[str]:
+        over = [future for future in self._loads if future.done()]
+        for future in over:
+            load = self._loads.pop(future)
+            self._failed_blocks.update(load.missing_block_ids)
+            self._report.loads.append(future.result())
+        return {done.request_id for done in self._report.loads}
+
+    def _collect_saves(self) -> set[str]:
+        for number in [number for number, (_, future) in self._saves.items() if future.done()]:
+            del self._saves[number]
+            self._report.saved[number] = 1
+        busy = {save.plan.request_id for save, _ in self._saves.values()}
+        free = self._released - busy
+        self._released &= busy
+        return free
+
+    def failed_blocks(self) -> set[int]:
+        failed, self._failed_blocks = self._failed_blocks, set()
+        return failed
+
+    def report(self) -> WorkerReport | None:
+        report, self._report = self._report, WorkerReport()
+        return report or None
+
+    def close(self) -> None:
+        """Ends within the deadlines of calls that are under way."""
+        for pool in (self._loaders, self._savers):
+            pool.shutdown(wait=True, cancel_futures=True)
+        self.connection.close()
+
+
+def _guarded_load(load: Load) -> LoadDone:
+    """A fault of ours must not leave a request waiting."""
+    try:
+        return load.run()
+    except Exception:
+        log.exception("a load failed; its blocks are computed")
+        return load.done(0.0)
+
+
+def _guarded(run: Callable[[], None]) -> None:
+    try:
+        run()
+    except Exception:
+        log.exception("a save failed")
