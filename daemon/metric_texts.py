@@ -6,6 +6,22 @@ COUNTERS: dict[str, str] = {
     "acquire_loaded_blocks": "Blocks that acquires got after a load from NVMe or from whoever was putting them.",
     "acquire_missed_blocks": "Blocks that acquires asked for and did not get by their deadline.",
     "blocks_warmed": "Blocks that were brought into memory ahead of need.",
+    "cold_blocks_read": "Blocks that came from the bucket and are stored here.",
+    "cold_blocks_wrong": "Blocks from the bucket that were not what was put there. They were not served.",
+    "cold_failures": "Requests that the bucket did not answer, or answered too late.",
+    "cold_indexes_merged": "Index objects of the bucket that were written in place of others.",
+    "cold_indexes_unreadable": "Index objects of the bucket that could not be read: damaged, or encrypted with another key.",
+    "cold_packs_dead": "Packs of the bucket that are of no use any more and will be deleted.",
+    "cold_packs_deleted": "Packs that were deleted from the bucket.",
+    "cold_packs_gone": "Packs that were read from and were not there any more.",
+    "cold_packs_written": "Packs that were put into the bucket.",
+    "cold_read_bytes": "Bytes read from packs of the bucket.",
+    "cold_reads": "Reads of packs of the bucket.",
+    "cold_reads_without_room": "Blocks that are in the bucket and for which there was no room or quota here.",
+    "cold_spill_failures": "Packs that could not be put into the bucket; their blocks are tried again.",
+    "cold_spilled_blocks": "Blocks that were put into the bucket.",
+    "cold_spilled_bytes": "Bytes of packs that were put into the bucket.",
+    "cold_spills_spared": "Blocks that need not go into the bucket, since another node has put them there or will.",
     "connections_overstayed": "Connections that were cut since their process kept a lease longer than limits.lease_max.",
     "directory_announced": "Blocks that the directory was told are here.",
     "directory_failures": "Times that the directory stopped answering.",
@@ -85,6 +101,17 @@ PEER_COUNTERS: dict[str, str] = {
     "wrong": "Blocks from the node whose bytes were not those of their checksum.",
 }
 """Fields of `PeerFigures`."""
+
+COLD_GAUGES: dict[str, str] = {
+    "packs": "Packs of the bucket that are known here, of all nodes.",
+    "own_packs": "Those that this node looks after.",
+    "index_files": "Index objects that they are known from.",
+    "blocks_left_out": "Blocks of the bucket that are not known here, since cold.blocks_max are.",
+    "dead_packs": "Packs that are dead and not deleted yet.",
+    "reads_waiting": "Blocks that are on their way from the bucket.",
+    "gathered_bytes": "Bytes of blocks that are chosen for the bucket and still here.",
+    "up": "0 = the bucket does not answer.",
+}
 
 TIER_GAUGES: dict[str, str] = {
     "capacity_bytes": "Bytes that the tier can hold.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mooncask.client import wire
 from mooncask.daemon.namespace_door import NamespaceDoor
 from mooncask.daemon.objects.attributes import whole_size
+from mooncask.daemon.service import Service
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import BlockInfo, TierStatus
 
@@ -54,6 +55,12 @@ def tier_stat(tier: TierStatus) -> wire.TierStat:
     )
 
 
+def all_tiers(service: Service) -> list[TierStatus]:
+    """Those of the store, then the bucket below them."""
+    tiers = service.store.status().tiers
+    return tiers if service.cold is None else [*tiers, service.cold.status()]
+
+
 def daemon_status(plane: "LocalPlane", request_id: int, tenant: str) -> wire.Status:
     """Tiers and counters of the whole daemon, namespaces of the tenant who asks."""
     service = plane.service
@@ -63,7 +70,7 @@ def daemon_status(plane: "LocalPlane", request_id: int, tenant: str) -> wire.Sta
         version=version(),
         uptime_seconds=time.monotonic() - service.started_seconds,
         ready=service.ready,
-        tiers=[tier_stat(tier) for tier in service.store.status().tiers],
+        tiers=[tier_stat(tier) for tier in all_tiers(service)],
         namespaces=_namespace_stats(service.door, service.door.owned(tenant)),
         counters=dict(all_counters(plane)),
         clients=sum(len(process.sessions) for process in plane.processes),

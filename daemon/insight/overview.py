@@ -15,7 +15,7 @@ from mooncask.daemon.leases import LeaseTable
 from mooncask.daemon.namespace_door import block_tokens
 from mooncask.daemon.processes import Process, ProcessTable
 from mooncask.daemon.service import Service
-from mooncask.daemon.status import version
+from mooncask.daemon.status import all_tiers, version
 from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.namespace import Namespace
 
@@ -85,7 +85,7 @@ def _tiers(service: Service) -> list[control.TierView]:
             policy=tier.policy,
             state=tier.state,
         )
-        for tier in service.store.status().tiers
+        for tier in all_tiers(service)
     ]
 
 
