@@ -130,11 +130,11 @@ class Puts:
         DigestMismatch aborts the reservation. UnknownReservation when it has ended, also while this ran. NoSuchNamespace
         when the namespace was dropped meanwhile.
         """
-        open_ones = [commit for commit in commits if commit.reservation.open]
+        open_ones = [commit for commit in commits if commit.reservation.open and not commit.found]
         fillings = [Filling(c.reservation.extent, c.reservation.request.size, c.source) for c in open_ones]
         checksums = iter(await self._parts.dram.settle(fillings))
         settled = {id(commit): next(checksums) for commit in open_ones}
-        return [self._outcome(commit, settled.get(id(commit), b"")) for commit in commits]
+        return [self._outcome(commit, commit.found or settled.get(id(commit), b"")) for commit in commits]
 
     def _outcome(self, commit: Commit, checksum: bytes) -> bool | MooncaskError:
         try:

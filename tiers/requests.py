@@ -67,6 +67,7 @@ class Commit:
     """One reservation to publish. `digest`: the writer's xxh3_128, compared unless empty.
 
     `source`: where the bytes are, if not in place. `condition` is asked in the very step that publishes.
+    `found`: the xxh3_128 of the bytes in place, where somebody has just read them; they are not read again then.
     """
 
     reservation: Reservation
@@ -75,6 +76,7 @@ class Commit:
     attributes: bytes = b""
     """To be kept beside the payload; not looked at."""
     condition: Condition | None = None
+    found: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,13 +244,16 @@ class _Errand:
         started = time.monotonic()
         try:
             views = [service.store.view(place.extent)[: block.size] for block, place in pairs]
-            await self.link.read([block for block, _ in pairs], views, self.deadline)
+            digests = await self.link.read([block for block, _ in pairs], views, self.deadline)
         except BaseException:
             for _, place in pairs:
                 service.abort(place)
             raise
         seconds = time.monotonic() - started
-        outcomes = await service.commit_many([Committing(place, block.checksum) for block, place in pairs])
+        commits = zip(pairs, digests, strict=True)
+        outcomes = await service.commit_many(
+            [Committing(place, block.checksum, found=digest) for (block, place), digest in commits]
+        )
         published = [block for (block, _), end in zip(pairs, outcomes, strict=True) if end is CommitState.PUBLISHED]
         size_bytes = sum(block.size for block in published)
         self.ways.spares.note(self.pull.namespace, [block.key for block in published])

@@ -152,13 +152,15 @@ class Link(Protocol):
         what becomes of it, has to be asked for; bytes that are not written yet are OutOfBounds (over RDMA: anything)."""
         ...
 
-    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> None:
+    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> list[bytes]:
         """The blocks' bytes, block i into the first `size` bytes of `into[i]`, which must be writable and not shorter.
+
+        Answers, block by block, the xxh3_128 of the bytes as they lie in that memory now, or b"" where nobody has read them.
 
         When this returns, raises or is cancelled, no byte will be written into any of `into` any more: a connection that may
         still write into one is closed, and whoever receives from it has ended, before. So the memory can be reused at once.
         After an error the memory's contents are undefined. The leases stay. Raises OutOfBounds for a buffer that is too short.
-        The bytes are as they came: the caller compares `RemoteBlock.checksum`.
+        The bytes are as they came: the caller compares `RemoteBlock.checksum`, with the digest that is answered or its own.
         """
         ...
 

@@ -19,6 +19,7 @@ from mooncask.errors import (
     PeerUnavailable,
     UnknownLease,
 )
+from mooncask.tiers.checksum import payload_checksum
 
 # --- bytes -----------------------------------------------------------------------------------------------------------
 
@@ -34,6 +35,16 @@ async def test_a_batch_of_256_blocks_of_all_sizes_arrives_in_order(world: World)
     keys = [key_of(number, size) for number, size in enumerate(sizes)]
     link = await world.link()
     assert await fetch(link, keys) == [block_bytes(number, size) for number, size in enumerate(sizes)]
+
+
+async def test_what_a_read_says_of_its_bytes_is_the_digest_of_what_lies_in_memory_or_nothing(world: World) -> None:
+    link = await world.link()
+    sizes = [1, 5000, 1 << 20, 16 << 20]
+    blocks = [block for block in await link.lease(NS, [key_of(2, size) for size in sizes], soon()) if block is not None]
+    memory = [bytearray(size) for size in sizes]
+    digests = await link.read(blocks, [memoryview(one) for one in memory], soon())
+    for digest, came in zip(digests, memory, strict=True):
+        assert digest in (b"", payload_checksum(memoryview(came)))
 
 
 async def test_what_lies_around_the_target_is_not_touched(world: World) -> None:

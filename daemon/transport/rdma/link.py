@@ -73,7 +73,7 @@ class RdmaLink:
 
     # --- bytes ---
 
-    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> None:
+    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> list[bytes]:
         spans: list[Span] = []
         for block, target in zip(blocks, into, strict=True):
             if target.nbytes < block.size:
@@ -82,14 +82,14 @@ class RdmaLink:
                 raise BadRequest("memory to read into must be writable")
             offset = self._device.offset_of(target.cast("B")[: block.size])
             if offset is None:
-                await self._inner.read(blocks, into, deadline)
-                return
+                return await self._inner.read(blocks, into, deadline)
             spans.append(Span(block.offset + block.start, offset, block.size))
         self._note_reads(1)
         try:
             await self._read(spans, deadline)
         finally:
             self._note_reads(-1)
+        return [b""] * len(blocks)
 
     async def _read(self, spans: Sequence[Span], deadline: float) -> None:
         began = time.monotonic()

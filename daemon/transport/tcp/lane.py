@@ -28,6 +28,7 @@ from mooncask.daemon.transport.tcp.handshake import (
 )
 from mooncask.daemon.transport.transport import PeerInfo
 from mooncask.errors import MooncaskError, PeerChanged, PeerUnavailable
+from mooncask.tiers.checksum import payload_checksum
 
 CONNECT_SECONDS_MAX = 5.0
 
@@ -45,13 +46,19 @@ class Destination:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """One stripe: the request's frame, and where the pieces' bytes go. `done` is the loop's; it never holds the bytes."""
+    """One stripe: the request's frame, and where the pieces' bytes go. `done` is the loop's; it never holds the bytes.
+
+    `digests[i]` is filled with the xxh3_128 of the bytes that piece i put into memory, where `whole[i]`: read while they are
+    still in the processor's cache, and by the thread that would otherwise wait for the network.
+    """
 
     request: bytes
     targets: list[memoryview]
+    whole: list[bool]
     size_bytes: int
     deadline: float
     done: asyncio.Future[None]
+    digests: list[bytes] = field(default_factory=list)
     withdrawn: bool = False
     lane: "Lane | None" = None
 
@@ -157,8 +164,10 @@ class Lane:
             self._receiving = job
         try:
             self._ask(sock, job.request)
-            for target in job.targets:
+            job.digests.clear()
+            for target, whole in zip(job.targets, job.whole, strict=True):
                 receive_into(sock, target)
+                job.digests.append(payload_checksum(target) if whole else b"")
             self._fresh = False
         finally:
             with self._lock:

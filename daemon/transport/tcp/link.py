@@ -95,7 +95,7 @@ class TcpLink:
 
     # --- bytes ---
 
-    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> None:
+    async def read(self, blocks: Sequence[RemoteBlock], into: Sequence[memoryview], deadline: float) -> list[bytes]:
         targets = [target.cast("B") for target in into]
         for block, target in zip(blocks, targets, strict=True):
             if len(target) < block.size:
@@ -111,6 +111,7 @@ class TcpLink:
             await self._lanes.carry(jobs, deadline)
         finally:
             self._note_reads(-1)
+        return _digests(len(blocks), stripes, jobs)
 
     def _job(
         self, stripe: list[Piece], blocks: Sequence[RemoteBlock], targets: Sequence[memoryview], deadline: float
@@ -121,9 +122,10 @@ class TcpLink:
             [piece.length for piece in stripe],
         )
         parts = [targets[piece.index][piece.start : piece.start + piece.length] for piece in stripe]
+        whole = [piece.length == blocks[piece.index].size for piece in stripe]
         size_bytes = sum(piece.length for piece in stripe)
         done = asyncio.get_running_loop().create_future()
-        return Job(messages.frame(request), parts, size_bytes, deadline, done)
+        return Job(messages.frame(request), parts, whole, size_bytes, deadline, done)
 
     def _note_reads(self, change: int) -> None:
         """Time in which several reads are under way counts once."""
@@ -266,6 +268,15 @@ def remote_blocks(reply: Leased) -> list[RemoteBlock | None]:
         strict=True,
     )
     return [RemoteBlock(*column) if column[0] else None for column in columns]
+
+
+def _digests(blocks: int, stripes: Sequence[Sequence[Piece]], jobs: Sequence[Job]) -> list[bytes]:
+    """As `Link.read` answers them, of jobs that are done."""
+    found = [b""] * blocks
+    for stripe, job in zip(stripes, jobs, strict=True):
+        for piece, digest in zip(stripe, job.digests, strict=True):
+            found[piece.index] = digest
+    return found
 
 
 def milliseconds_left(deadline: float) -> int:
