@@ -6,6 +6,7 @@ was already its own) but abandoned, and what they still bring is dropped on arri
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -131,21 +132,29 @@ class Acquisition:
         return Arrived(index, None)
 
     async def _bring(self, index: int) -> Found | None:
-        key, tried_peers = self.keys[index], False
+        key, tried_peers, followed, tried_cold = self.keys[index], False, False, False
         while True:
             extent = await self._fetch(key)
             if extent is not None:
-                return Found(extent, TierName.PEER if tried_peers else TierName.NVME)
+                return Found(extent, _came_from(tried_peers, tried_cold, TierName.NVME))
             # From this look-up until the waiter is registered there is no await, so no publish can slip through.
             if self.service.objects.in_parts(self.namespace, key):
                 return None
             (held,) = self.service.store.hold(self.namespace, [key], self.hint)
             if held is not None:
-                return Found(held, TierName.PEER if tried_peers else TierName.DRAM)
+                return Found(held, _came_from(tried_peers, tried_cold, TierName.DRAM))
             if not tried_peers and self._may_be_far(key):
                 tried_peers = True
-                if await self.service.remote.bring(self.namespace, key, self.deadline):  # type: ignore[union-attr]
+                if await self.service.remote.bring(self.namespace, key, self._peers_deadline(key)):  # type: ignore[union-attr]
                     continue
+            if not tried_cold and self.service.may_be_cold(self.namespace, key) and not self.abandoned:
+                tried_cold = True
+                if await self.service.cold.bring(self.namespace, key, self.deadline):  # type: ignore[union-attr]
+                    continue
+            if not followed and self._may_be_put_far():
+                followed = tried_peers = True
+                await self.service.remote.progressive.follow(self.namespace, key, self.deadline)  # type: ignore[union-attr]
+                continue  # it may have come meanwhile
             if not self.wait or not await self._published(index, key):
                 return None
 
@@ -155,6 +164,18 @@ class Acquisition:
         if service.remote is None or self.abandoned or not service.remote.may_have(self.namespace):
             return False
         return not (self.wait and service.arrivals.is_written(Key(self.namespace.id, key)))
+
+    def _may_be_put_far(self) -> bool:
+        """Whether another node may be where somebody puts what is waited for."""
+        remote = self.service.remote
+        return self.wait and not self.abandoned and remote is not None and remote.may_have(self.namespace)
+
+    def _peers_deadline(self, key: bytes) -> float:
+        """Where the bucket has the block as well, slow peers leave it half of the time."""
+        if not self.service.may_be_cold(self.namespace, key):
+            return self.deadline
+        now = time.monotonic()
+        return now + (self.deadline - now) / 2
 
     async def _fetch(self, key: bytes) -> Extent | None:
         if key not in self.namespace.index:
@@ -180,6 +201,11 @@ class Acquisition:
         finally:
             self._waiters.discard(waiter)
             arrivals.leave(name, waiter)
+
+
+def _came_from(tried_peers: bool, tried_cold: bool, here: TierName) -> TierName:
+    """The bucket is asked last."""
+    return TierName.COLD if tried_cold else TierName.PEER if tried_peers else here
 
 
 async def wrong_copies(

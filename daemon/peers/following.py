@@ -10,6 +10,7 @@ from mooncask.errors import BadRequest
 FOLLOW = "follow"
 BLOCKS_MAX = 1024
 """In one question: keys and leases together."""
+CHECKSUM_BYTES = 16
 TELL_NOW = 255
 """In the place of a known state: whatever it is."""
 
@@ -73,6 +74,9 @@ def parse_followed(payload: bytes, keys: int, leases: int) -> Followed:
         raise BadRequest("an answer about other leases than were asked about")
     if any(state > Coming.HERE for state in found.states + found.lease_states):
         raise BadRequest("an answer with a state that is none")
+    ends = zip(found.lease_states, found.checksums, strict=True)
+    if any(state == Coming.HERE and len(checksum) != CHECKSUM_BYTES for state, checksum in ends):
+        raise BadRequest("a block that is there without its checksum")
     return found
 
 
