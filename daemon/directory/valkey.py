@@ -18,6 +18,7 @@ import msgspec
 
 from mooncask.daemon.directory.announcer import Announcements, Batch
 from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord, Release
+from mooncask.daemon.directory.pacing import KEYS_MAX, Pace
 from mooncask.daemon.directory.scripts import (
     ANNOUNCE,
     GONE,
@@ -43,9 +44,11 @@ HEARTBEAT_SECONDS_MAX = 2.0
 PROBE_SECONDS = 0.5
 """Between heartbeats while the server is down."""
 COMMAND_SECONDS = 2.0
+WRITE_SECONDS = 10.0
+"""For news: that a server which all nodes tell everything at once is late with it does not mean that it is down; the heartbeats
+find out."""
 COALESCE_SECONDS = 0.005
 """News waits so long for more."""
-BATCH_KEYS = 4096
 CALL_KEYS = 512
 """Of one script call: the server does nothing else meanwhile, about a millisecond."""
 REFRESH_SECONDS = 0.5
@@ -92,6 +95,7 @@ class ValkeyDirectory:
         self._me = record().incarnation
         self._news = Announcements()
         self._sending: list[Batch] = []
+        self._pace = Pace()
         self._has_news = asyncio.Event()
         self._room = asyncio.Event()
         """Set when news was sent or thrown away: what is told anew comes no faster than that."""
@@ -100,6 +104,8 @@ class ValkeyDirectory:
         """When the nodes were read last."""
         self._down_since = time.time()
         """Wall clock; 0 = it answers."""
+        self._up_seconds = 0.0
+        """When it answered again. A call from before that says nothing of it."""
         self._why = "not reached yet"
         self._known = False
         """Whether the server has heard of this run since it was reached."""
@@ -132,7 +138,7 @@ class ValkeyDirectory:
         except PeerUnavailable as error:
             self._counters["directory_lookup_failures"] += 1
             if time.monotonic() - began > PATIENCE_SECONDS or deadline - began > PATIENCE_SECONDS:
-                self._fail(error)
+                self._fail(error, began)
             return [[] for _ in keys]
         return [[one for one in holders if one in self._nodes] for holders in found]
 
@@ -194,10 +200,11 @@ class ValkeyDirectory:
         task.add_done_callback(self._tasks.remove)
 
     async def _correct(self, batch: Batch, incarnation: bytes) -> None:
+        began = time.monotonic()
         try:
             await self._write(batch, incarnation)
         except PeerUnavailable as error:
-            self._fail(error)
+            self._fail(error, began)
 
     async def release(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[Release]:
         if self._down_since:
@@ -214,10 +221,11 @@ class ValkeyDirectory:
             ):
                 answers[asked[index]] = Release.ELSEWHERE if elsewhere else Release.LAST
 
+        began = time.monotonic()
         try:
             await _all(ask(which) for which in self._calls([keys[index] for index in asked]))
         except PeerUnavailable as error:
-            self._fail(error)
+            self._fail(error, began)
             raise
         return answers
 
@@ -227,17 +235,26 @@ class ValkeyDirectory:
             await self._has_news.wait()
             await asyncio.sleep(COALESCE_SECONDS)
             self._has_news.clear()
-            while batches := self._news.take(BATCH_KEYS):
+            while batches := self._news.take(self._pace.keys):
                 self._sending = batches
-                try:
-                    await _all(self._write(batch, self._me) for batch in batches)
-                except PeerUnavailable as error:
-                    self._fail(error)
+                await self._send_some(batches)
                 self._sending = []
                 self._room.set()
 
+    async def _send_some(self, batches: list[Batch]) -> None:
+        began = time.monotonic()
+        try:
+            await _all(self._write(batch, self._me) for batch in batches)
+        except PeerUnavailable as error:
+            self._pace.failed()
+            self._fail(error, began)
+            if not self._down_since:
+                self._retell.set()
+        else:
+            self._pace.took(sum(len(batch.keys) for batch in batches), time.monotonic() - began)
+
     async def _write(self, batch: Batch, incarnation: bytes) -> None:
-        tag, deadline = namespace_tag(batch.ns_id), time.monotonic() + COMMAND_SECONDS
+        tag, deadline = namespace_tag(batch.ns_id), time.monotonic() + WRITE_SECONDS
         script = ANNOUNCE if batch.here else WITHDRAW
         arguments: list[bytes | int] = [incarnation, *[LOCATION_SECONDS * 1000] * batch.here]
 
@@ -265,7 +282,7 @@ class ValkeyDirectory:
                 if self._down_since:
                     break
                 self.announce(ns_id, keys)
-                if len(self._news) > BATCH_KEYS:
+                if len(self._news) > KEYS_MAX:
                     self._room.clear()
                     await self._room.wait()
                 await asyncio.sleep(0)
@@ -275,10 +292,11 @@ class ValkeyDirectory:
     async def _beat(self) -> None:
         """For ever: this node lives, and who else does."""
         while True:
+            began = time.monotonic()
             try:
                 await self._be_seen()
             except PeerUnavailable as error:
-                self._fail(error)
+                self._fail(error, began)
             interval = min(HEARTBEAT_SECONDS_MAX, self._ttl_seconds / 3)
             await asyncio.sleep(PROBE_SECONDS if self._down_since else interval)
 
@@ -295,7 +313,7 @@ class ValkeyDirectory:
             await self._read_nodes(deadline)
         if self._down_since or forgotten:
             log.info("the directory answers, and is told what this node has")
-            self._down_since, self._known = 0.0, True
+            self._down_since, self._known, self._up_seconds = 0.0, True, time.monotonic()
             self._retell.set()
 
     async def _read_nodes(self, deadline: float) -> None:
@@ -308,7 +326,10 @@ class ValkeyDirectory:
         if dead:
             await self._server.command("SREM", NODES_KEY, *dead, deadline=deadline)
 
-    def _fail(self, error: PeerUnavailable) -> None:
+    def _fail(self, error: PeerUnavailable, began: float) -> None:
+        """A call that began then has failed."""
+        if began < self._up_seconds:
+            return
         self._why = error.why[:200]
         if not self._down_since:
             self._down_since = time.time()

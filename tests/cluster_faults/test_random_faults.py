@@ -92,7 +92,7 @@ class Load:
             raise
         finally:
             seconds, allowance = time.monotonic() - began, self._lag.allowance_since(began)
-            if outcome != "answer":
+            if outcome != "answer" or began <= self.hurt_until:  # a daemon that was stopped answers when it goes on
                 allowance += GRACE_SECONDS
             if seconds > DEADLINE + allowance:
                 self.faults.append(f"{what}: {outcome} after {seconds:.2f} s, {allowance:.2f} s late are allowed")
