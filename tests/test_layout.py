@@ -46,6 +46,8 @@ OPTIONAL = {
     "pyverbs",
     "valkey",
     "vllm",
+    "sglang",
+    "lmcache",
     "zmq",
 }
 """Packages that only extras bring: the daemon, the clients and the command line start without them."""

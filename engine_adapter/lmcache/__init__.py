@@ -1,0 +1,1 @@
+"""LMCache with Mooncask as a storage plugin; docs/ENGINES.md has the configuration."""
