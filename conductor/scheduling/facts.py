@@ -45,6 +45,8 @@ class PrefillFacts:
     """Longest prefix that is there now, so that others can fetch it."""
     waiting: int = 0
     """Requests placed and not finished."""
+    slowness: float = 1.0
+    """What its prefills take against the pool's model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ class Placement(Protocol):
 
 def local_choice(tokens: int, node: int, facts: PrefillFacts, costs: PrefillCosts) -> PrefillChoice:
     """Prefill on `node` with what it holds itself."""
-    seconds = facts.queue_seconds + costs.prefill_seconds(tokens, facts.prefix_tokens)
+    seconds = facts.queue_seconds + facts.slowness * costs.prefill_seconds(tokens, facts.prefix_tokens)
     return PrefillChoice(node, facts.prefix_tokens, None, 0, seconds)
 
 
@@ -31,7 +31,7 @@ def fetching_choice(
     """Prefill on `node` after fetching from `holder` what that one has beyond it."""
     missing = nodes[holder].offered_tokens - nodes[node].prefix_tokens
     seconds = costs.fetch_seconds(holder, node, missing) + nodes[node].queue_seconds
-    seconds += costs.prefill_seconds(tokens, nodes[holder].offered_tokens)
+    seconds += nodes[node].slowness * costs.prefill_seconds(tokens, nodes[holder].offered_tokens)
     return PrefillChoice(node, nodes[holder].offered_tokens, holder, missing, seconds)
 
 

@@ -15,7 +15,8 @@ from mooncask.conductor.models.link import Port, transfer, transfer_seconds
 from mooncask.conductor.models.pipeline import LayerWise
 from mooncask.conductor.scheduling.admission import make_admission
 from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
-from mooncask.conductor.scheduling.conductor import Arrival, Assignment, Conductor, Rejection
+from mooncask.conductor.scheduling.conductor import Conductor
+from mooncask.conductor.scheduling.decision import Arrival, Assignment, Rejection
 from mooncask.conductor.scheduling.facts import CachedPrefix
 from mooncask.conductor.scheduling.placement import make_placement
 from mooncask.conductor.simulator.balance import Balancer

@@ -10,7 +10,8 @@ from mooncask.conductor.models.cost import LinearStep
 from mooncask.conductor.models.fitted import FITTED_PREFILL
 from mooncask.conductor.scheduling.admission import ADMISSIONS, Threshold, make_admission
 from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
-from mooncask.conductor.scheduling.conductor import Arrival, Assignment, Conductor, Rejection
+from mooncask.conductor.scheduling.conductor import Conductor
+from mooncask.conductor.scheduling.decision import Arrival, Assignment, Rejection
 from mooncask.conductor.scheduling.facts import CachedPrefix, Decoding, LoadFacts, Reason, Slo
 from mooncask.conductor.scheduling.placement import LoadBalancing
 from mooncask.errors import BadArgument
