@@ -62,7 +62,7 @@ class DirectoryServer:
         deadline = time.monotonic() + START_SECONDS_MAX
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise ConfigError(f"{self.program} did not start; see what it says when run by hand")
+                raise ConfigError("directory server", self.program, "a program that starts; run it by hand")
             time.sleep(0.02)
 
     def _answers(self) -> bool:
