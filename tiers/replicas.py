@@ -61,9 +61,16 @@ class Replicas:
         self._noted[slot] = _Copy(self._catalogue.sequence[slot], self._catalogue.hits[slot], now_seconds)
         self._noted.move_to_end(slot)
 
-    def coldest(self, most: int, fits: Callable[[int], bool], now_seconds: float, at_once: bool = False) -> list[int]:
-        """Up to `most` noted blocks that `fits` takes and that nobody has used lately: those that continue others first. They stay
-        noted until `released` or `is_last` is said of them. `at_once`: also those that were noted or used only now."""
+    def coldest(
+        self,
+        most: int,
+        most_bytes: int,
+        fits: Callable[[int], bool],
+        now_seconds: float,
+        at_once: bool = False,
+    ) -> list[int]:
+        """Up to `most` noted blocks of about `most_bytes` that `fits` takes and that nobody has used lately: those that continue others
+        first. They stay noted until `released` or `is_last` is said of them. `at_once`: also those that were noted or used only now."""
         found: list[int] = []
         for _ in range(min(len(self._noted), LOOKS_A_BLOCK * most)):
             slot, copy = next(iter(self._noted.items()))
@@ -77,7 +84,8 @@ class Replicas:
             copy.since_seconds = now_seconds
             if (at_once or not used) and fits(slot):
                 found.append(slot)
-                if len(found) == most:
+                most_bytes -= self._catalogue.size[slot]
+                if len(found) == most or most_bytes <= 0:
                     break
         return sorted(found, key=lambda slot: -self._catalogue.depth[slot])
 

@@ -107,13 +107,15 @@ for i = 1, #KEYS do
     end
   end
   if mine and other then redis.call('SET', KEYS[i], table.concat(kept), 'KEEPTTL') end
-  answers[i] = other and 1 or 0
+  if other then answers[i] = 1 elseif #kept > 0 then answers[i] = 2 else answers[i] = 0 end
 end
 return answers
 """
 )
-"""KEYS: locations; ARGV: incarnation, then those that live. Takes this incarnation out where another one that lives remains, in one
-step: of two nodes that would forget the same block one is refused. Answers 1 for each that may be forgotten."""
+"""KEYS: locations; ARGV: incarnation, then those that are known to live. Takes this incarnation out where another one that lives
+remains, in one step: of two nodes that would forget the same block one is refused. Answers 1 for each that may be forgotten, 0 where
+nobody else is said to have it, 2 where only nodes are that the asker does not know to live."""
+RELEASED, STRANGERS = 1, 2
 
 SEEN = Script(
     """

@@ -25,7 +25,9 @@ from mooncask.daemon.directory.scripts import (
     NODE_KEY,
     NODES_KEY,
     RELEASE,
+    RELEASED,
     SEEN,
+    STRANGERS,
     WITHDRAW,
     Script,
     location_key,
@@ -213,17 +215,20 @@ class ValkeyDirectory:
         answers = [Release.NOT_NOW for _ in keys]
         asked = [index for index, key in enumerate(keys) if key not in coming]
         tag, arguments = namespace_tag(ns_id), [self._me, *self._nodes]
+        fresh = time.monotonic() - self._read_seconds <= REFRESH_SECONDS
+        meanings = {RELEASED: Release.ELSEWHERE, STRANGERS: Release.LAST if fresh else Release.NOT_NOW}
 
         async def ask(which: list[int]) -> None:
             names = [location_key(tag, keys[asked[index]]) for index in which]
-            for index, elsewhere in zip(
-                which, await self._server.run(RELEASE, names, arguments, deadline), strict=True
-            ):
-                answers[asked[index]] = Release.ELSEWHERE if elsewhere else Release.LAST
+            said = await self._server.run(RELEASE, names, arguments, deadline)
+            for index, number in zip(which, said, strict=True):
+                answers[asked[index]] = meanings.get(number, Release.LAST)
 
         began = time.monotonic()
         try:
             await _all(ask(which) for which in self._calls([keys[index] for index in asked]))
+            if not fresh and any(answers[index] is Release.NOT_NOW for index in asked):
+                await self._read_nodes(deadline)
         except PeerUnavailable as error:
             self._fail(error, began)
             raise

@@ -127,9 +127,10 @@ class Spares:
             return (nvme_offset[slot] != NOWHERE) == on_nvme
 
         for _ in range(ROUNDS_MAX):
-            if self._replicas.spare_bytes(on_nvme) >= wanted_bytes:
+            missing_bytes = wanted_bytes - self._replicas.spare_bytes(on_nvme)
+            if missing_bytes <= 0:
                 return
-            slots = self._replicas.coldest(BATCH_BLOCKS, fits, time.monotonic(), at_once=urgent)
+            slots = self._replicas.coldest(BATCH_BLOCKS, missing_bytes, fits, time.monotonic(), at_once=urgent)
             if not slots:
                 return
             await self._ask(slots)

@@ -109,7 +109,8 @@ class Warming:
         while self._waiting:
             wanted = self._waiting.popleft()
             try:
-                self._service.counters["blocks_warmed"] += await self._bring(wanted)
+                warmed = await self._bring(wanted)
+                self._service.counters["blocks_warmed"] += warmed
             except MooncaskError as error:
                 log.info("a block was not brought into memory: %s", error.message)
             except Exception:
