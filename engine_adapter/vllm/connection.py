@@ -79,7 +79,8 @@ class StoreConnection:
         if kind not in self._told:
             self._told.add(kind)
             log.warning("%s: going on without the store: %s (further %s are only counted)", what, error, kind)
-        self._patience.failed(error, time.monotonic())
+        if self.usable:  # of several calls that were under way together, one fault counts
+            self._patience.failed(error, time.monotonic())
 
     def close(self) -> None:
         with self._opening:

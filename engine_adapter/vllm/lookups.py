@@ -176,9 +176,9 @@ class Lookups:
     def pending(self) -> Sequence["Future[Found]"]:
         return [asked.future for asked in self._open.values() if not asked.future.done()]
 
-    def in_background(self, what: str, call: Callable[[], object]) -> None:
+    def in_background(self, what: str, call: Callable[[], object]) -> "Future[None]":
         """Runs a call to the daemon whose answer nobody waits for."""
-        self._pool.submit(self._run_quietly, what, call)
+        return self._pool.submit(self._run_quietly, what, call)
 
     def close(self) -> None:
         for request_id in list(self._open):

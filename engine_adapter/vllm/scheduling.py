@@ -76,7 +76,7 @@ class SchedulerSide:
         self._numbers = itertools.count(1)
         self._told: set[str] = set()
         self._computing: tuple[float, int] | None = None
-        self.lookups.in_background("connecting", connection.open)
+        self._connecting = self.lookups.in_background("connecting", connection.open)
 
     # --- loading ---
 
@@ -255,8 +255,8 @@ class SchedulerSide:
     def _connected(self) -> bool:
         if len(self.connection.handles) == len(self.connection.shards):
             return True
-        if self.connection.usable:
-            self.lookups.in_background("connecting", self.connection.open)
+        if self.connection.usable and self._connecting.done():
+            self._connecting = self.lookups.in_background("connecting", self.connection.open)
         return False
 
     def _announce(self, state: RequestState) -> None:

@@ -1,0 +1,65 @@
+"""Copies between a paged KV cache and a stored block: every byte to its place, and odd caches refused by name."""
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
+
+from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.errors import UnsupportedModel
+
+
+def cache(blocks: int, dtype: Any = torch.bfloat16) -> Any:
+    return torch.randn(blocks, 3, 32, 16, dtype=dtype)
+
+
+def test_a_saved_block_is_every_layers_bytes_in_the_order_of_the_layers() -> None:
+    tensors = {f"model.layers.{i}.attn": cache(5) for i in (10, 2, 1)}
+    planes = KvPlanes.of(tensors, 5, "m")
+    payload = torch.zeros(planes.block_bytes, dtype=torch.uint8)
+    planes.save(3, payload)
+    expected = [tensors[f"model.layers.{i}.attn"][3].view(torch.uint8).flatten() for i in (1, 2, 10)]
+    assert torch.equal(payload, torch.cat(expected))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 32, 16), (2, 5, 32, 3, 8)])
+def test_a_block_that_was_saved_is_loaded_into_another_engines_block_and_nothing_else_changes(
+    shape: tuple[int, ...],
+) -> None:
+    one, other = ({f"layers.{i}": torch.randn(shape) for i in range(3)} for _ in range(2))
+    before = {name: tensor.clone() for name, tensor in other.items()}
+    payload = torch.zeros(KvPlanes.of(one, 5, "m").block_bytes, dtype=torch.uint8)
+    KvPlanes.of(one, 5, "m").save(1, payload)
+    KvPlanes.of(other, 5, "m").load(4, payload)
+    dimension = 0 if shape[0] == 5 else 1
+    for name, tensor in other.items():
+        assert torch.equal(tensor.select(dimension, 4), one[name].select(dimension, 1))
+        untouched = torch.tensor([0, 1, 2, 3])
+        assert torch.equal(tensor.index_select(dimension, untouched), before[name].index_select(dimension, untouched))
+
+
+def test_a_block_of_another_size_is_refused() -> None:
+    planes = KvPlanes.of({"layers.0": cache(5)}, 5, "m")
+    with pytest.raises(ValueError, match="bytes"):
+        planes.load(0, torch.zeros(planes.block_bytes - 1, dtype=torch.uint8))
+
+
+def test_how_many_blocks_an_engine_has_is_no_part_of_its_kvs_shape() -> None:
+    shapes = {KvPlanes.of({"layers.0": cache(blocks)}, blocks, "m").shape for blocks in (3, 32)}
+    assert len(shapes) == 1
+    assert KvPlanes.of({"layers.0": cache(5, torch.float16)}, 5, "m").shape not in shapes
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        ({}, "no KV cache"),
+        ({"layers.0": torch.zeros(10, 3, 32, 16)}, "does not begin with 5 blocks"),
+        ({"layers.0": torch.zeros(5, 32, 16).transpose(1, 2)}, "one piece"),
+        (dict.fromkeys(("layers.0", "layers.1"), torch.zeros(5, 16)), "share one KV cache"),
+    ],
+)
+def test_a_cache_that_is_laid_out_in_another_way_is_refused(tensors: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnsupportedModel, match=why):
+        KvPlanes.of(tensors, 5, "some-model")
