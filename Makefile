@@ -12,13 +12,15 @@ N ?= 200
 FAULT_SECONDS ?= 300
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma test-all test-deps torture bench papers clean
+.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
 	@echo "make demo-cluster  the same with three nodes, one of them killed half-way (build/demo-cluster.json)"
 	@echo "make test        the fast set of tests, at most 12 minutes on 2 cores"
 	@echo "make test-all    every test, what CI runs"
+	@echo "make engines     vLLM on CPU in an environment of its own (build/engines, 3.5 GB), and what SGLang and LMCache tests want"
+	@echo "make test-engines  the store under real engines, 4 minutes; test-engines-long: the rest of it, 15 more"
 	@echo "make test-rdma   RDMA for real, under an emulated kernel that has it; as root, 1 to 3 minutes"
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills, and a cluster under random faults for $(FAULT_SECONDS) s"
@@ -53,12 +55,12 @@ check: $(STAMP)
 	$(PYTEST) -q tests/test_layout.py
 
 test: $(STAMP) test-deps
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not engines"
 
 # NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
 	@$(BIN)/python tests/support/nixl_environment.py || true
-	@$(PYTEST) -m slow
+	@$(PYTEST) -m "slow and not engines"
 
 test-failed: $(STAMP)
 	@$(PYTEST) --last-failed --last-failed-no-failures none
@@ -67,7 +69,19 @@ test-failed: $(STAMP)
 test-rdma: $(STAMP) test-deps
 	@OMP_NUM_THREADS=1 $(BIN)/python tests/rdma/run_in_vm.py $(BIN)/python -m pytest -p no:cacheprovider -m rdma tests/rdma
 
-test-all: test test-slow
+# Pinned by tests/engines/constraints.txt. What is there already is left alone.
+engines: $(STAMP)
+	@$(BIN)/python tests/support/engines_environment.py
+	@$(BIN)/python tests/support/backends_environment.py
+
+# Without "make engines" they skip, saying so.
+test-engines: $(STAMP)
+	@$(PYTEST) -m "engines and not slow" tests/engines
+
+test-engines-long: $(STAMP)
+	@$(PYTEST) -m "engines and slow" tests/engines
+
+test-all: test test-slow test-engines test-engines-long
 
 # Tests that want a Debian package (.ci/packages) skip, saying so, where it is missing.
 test-deps:

@@ -5,6 +5,7 @@ The engine runs inside this process, so that its connector can be looked at. The
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
@@ -67,21 +68,25 @@ class Engine:
                 worker._collect_saves()
                 time.sleep(0.001)
 
-    def run(self, requests: list[dict[str, Any]], steps: int, abort: list[int]) -> dict[str, Any]:
-        """Adds requests, takes so many steps, aborts those of the list, and runs the others to their end."""
+    def run(
+        self, requests: list[dict[str, Any]], until: str, abort: list[int] | None = None, kill: int = 0
+    ) -> dict[str, Any]:
+        """Adds requests, steps until one of them has a status, kills a process or aborts some, and runs the others to their end."""
         started = time.perf_counter()
-        ids = [self.add(**request) for request in requests]
+        ids, abort = [self.add(**request) for request in requests], abort or []
         answers: dict[str, dict[str, Any]] = {}
-        for _ in range(steps):
-            self._note(self.engine.step(), answers, started)
         scheduler = self.engine.engine_core.engine_core.scheduler
-        states = [str(one.status) for one in scheduler.requests.values()]
+        while not (states := [one.status.name for one in scheduler.requests.values()]) or until not in states:
+            assert self.engine.has_unfinished_requests(), f"no request was ever {until}"
+            self._note(self.engine.step(), answers, started)
+        if kill:
+            os.kill(kill, signal.SIGKILL)
         self.engine.abort_request([ids[index] for index in abort])
         while self.engine.has_unfinished_requests():
             self._note(self.engine.step(), answers, started)
         self.settle()
         kept = [index for index in range(len(ids)) if index not in abort]
-        return {"states": states, "tokens": [answers[ids[index]]["tokens"] for index in kept]}
+        return {"states": states, "answers": [answers[ids[index]] for index in kept]}
 
     def counters(self) -> dict[str, Any]:
         """Of both sides, and the engine's own: how often it preempted, and whether all its blocks are free."""
@@ -118,7 +123,7 @@ def main() -> None:
         command, arguments = json.loads(line)
         try:
             answer = getattr(engine, command)(**arguments)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test is told
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), file=answers, flush=True)
 
