@@ -17,6 +17,7 @@ import msgspec
 from mooncask.client import control
 from mooncask.client.socket_path import default_socket_path, http_socket_path
 from mooncask.client.unix_http import UnixConnection
+from mooncask.client.where import Where
 from mooncask.errors import BadRequest, DaemonUnavailable, DeadlineExceeded, MooncaskError, revive, revive_by_code
 
 _READ_BYTES = 1 << 20
@@ -117,6 +118,17 @@ class ControlClient:
     ) -> control.Why:
         """The usable prefix, the first block that missed, and what became of it. Tokens, or keys."""
         return self._prompt(control.Why, "why", namespace, tokens, keys, cache_salt, deadline_seconds)
+
+    def where(
+        self,
+        namespace: str,
+        tokens: Sequence[int] = (),
+        keys: Sequence[Key] = (),
+        cache_salt: str = "",
+        deadline_seconds: float | None = None,
+    ) -> Where:
+        """Which nodes have which blocks, and in which tiers. Tokens, or keys."""
+        return self._prompt(Where, "where", namespace, tokens, keys, cache_salt, deadline_seconds)
 
     # --- ahead of need ---
 

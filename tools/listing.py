@@ -22,11 +22,13 @@ from mooncask.tools.connection import (
     connected,
     is_kv,
     open_existing,
+    socket_of,
     the_namespace,
 )
 from mooncask.tools.keys import format_key, format_seconds, format_size, parse_key, parse_prefix
 from mooncask.tools.namespace_table import namespace_document, print_namespace, print_namespaces
-from mooncask.tools.output import Column, console, print_json, print_table
+from mooncask.tools.output import Column, console, print_json, print_table, printable
+from mooncask.tools.where import Holders, find_holders, holders_text
 
 
 class Order(StrEnum):
@@ -60,6 +62,9 @@ def ls(
     sort: Annotated[
         Order, typer.Option(help="By key, or the largest (size), most read (hits) or newest (age) first.")
     ] = Order.KEY,
+    where: Annotated[
+        bool, typer.Option("--where", help="Also which nodes have each block, in which of their tiers.")
+    ] = False,
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
@@ -70,7 +75,8 @@ def ls(
             return
         handle = open_existing(client, namespace)
         found, more = _chosen(client, handle, prefix_option or prefix, sort, limit)
-        _print_blocks(handle, found, more, long, as_json)
+    holders = find_holders(socket_of(socket), namespace, found, is_kv(handle)) if where else None
+    _print_blocks(handle, found, more, long, as_json, holders)
 
 
 def stat(
@@ -140,21 +146,42 @@ def _take(blocks: Iterator[BlockStat], limit: int) -> tuple[list[BlockStat], boo
 # --- showing ---------------------------------------------------------------------------------------------------------
 
 
-def _print_blocks(namespace: NamespaceHandle, blocks: list[BlockStat], more: bool, long: bool, as_json: bool) -> None:
+def _print_blocks(
+    namespace: NamespaceHandle,
+    blocks: list[BlockStat],
+    more: bool,
+    long: bool,
+    as_json: bool,
+    holders: Holders | None,
+) -> None:
     kv = is_kv(namespace)
     if as_json:
-        print_json({"blocks": [block_document(block, kv) for block in blocks], "more": more})
+        print_json(_blocks_document(blocks, more, kv, holders))
         return
     headings = ("key", "size", "tiers", "durable", "hits")
     further = ("age", "depth", "tokens", "pins", "leases", "ttl", "parent", "checksum") if long else ()
+    nodes = ("nodes",) if holders is not None else ()
     right = {"size", "hits", "age", "depth", "tokens", "pins", "leases", "ttl"}
     now = time.time()
     print_table(
-        [Column(heading, right=heading in right) for heading in (*headings, *further)],
-        [[*_row(block, kv), *(_further(block, kv, now) if long else ())] for block in blocks],
+        [Column(heading, right=heading in right) for heading in (*headings, *nodes, *further)],
+        [[*_row(block, kv), *_nodes(block, holders), *(_further(block, kv, now) if long else ())] for block in blocks],
     )
+    if holders is not None and holders.silent:
+        console().print(f"no answer from {', '.join(map(printable, holders.silent))}: what they have is not shown")
     if more:
         console().print("... and more; --limit shows them")
+
+
+def _blocks_document(blocks: list[BlockStat], more: bool, kv: bool, holders: Holders | None) -> dict[str, object]:
+    if holders is None:
+        return {"blocks": [block_document(block, kv) for block in blocks], "more": more}
+    shown = [block_document(block, kv) | {"nodes": holders.of(block)} for block in blocks]
+    return {"blocks": shown, "more": more, "silent": holders.silent}
+
+
+def _nodes(block: BlockStat, holders: Holders | None) -> list[str]:
+    return [] if holders is None else [printable(holders_text(holders.of(block)))]
 
 
 def _row(block: BlockStat, kv: bool) -> list[str]:

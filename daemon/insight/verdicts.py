@@ -58,6 +58,13 @@ class Verdicts:
             return None
         return await remote.holders(namespace, bytes.fromhex(key_hex))
 
+    async def elsewhere(self, namespace: Namespace, key_hex: str) -> str:
+        """What other nodes have or had of a block of a KV namespace; empty where there are none to ask."""
+        cluster = self._service.cluster
+        if cluster is None or namespace.spec.kind != "kv":
+            return ""
+        return await cluster.whereabouts.one_in_words(namespace, bytes.fromhex(key_hex))
+
     def of_departure(self, left: Departure) -> Verdict:
         tier = tier_text(left.tier)
         policy = self.policies().get(tier, "") if left.reason == "evicted" else ""

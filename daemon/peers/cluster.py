@@ -24,6 +24,7 @@ from mooncask.daemon.peers.replicate import OFFER, Replication
 from mooncask.daemon.peers.shared import SharedNamespaces
 from mooncask.daemon.peers.spares import Spares
 from mooncask.daemon.peers.specs import SPEC, Specs
+from mooncask.daemon.peers.whereabouts import WHERE, Whereabouts
 from mooncask.daemon.service import Service
 from mooncask.daemon.transport.endpoint import Endpoint, open_endpoint
 from mooncask.daemon.transport.transport import PeerState
@@ -47,6 +48,7 @@ class Cluster:
         self.ledger = ways.ledger
         self.remote = Remote(ways, shared)
         self.specs = Specs(ways, shared)
+        self.whereabouts = Whereabouts(ways, shared)
         self.replication = Replication(ways, shared, self.specs, self.remote)
         self.hot = HotSpots(ways, shared, self.replication, service.config.cluster)
         self.spares = ways.spares
@@ -80,6 +82,7 @@ class Cluster:
         """What others ask beside blocks, and what is done ahead of need."""
         self.endpoint.server.handle(OFFER, self.replication.offered)
         self.endpoint.server.handle(SPEC, self.specs.tell)
+        self.endpoint.server.handle(WHERE, self.whereabouts.tell)
         provider.on_served = self._served
         self.spares.start()
         self.hot.start()

@@ -1,4 +1,4 @@
-"""Pages that move blocks ahead of need: to another node, or into this node's memory."""
+"""Pages about blocks and nodes: which node has which, and moving them ahead of need, to another node or into memory."""
 
 import time
 from collections.abc import Awaitable, Callable
@@ -6,25 +6,37 @@ from collections.abc import Awaitable, Callable
 from mooncask.client import control
 from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.prompts import asked_chain
+from mooncask.daemon.insight.where import where
 from mooncask.daemon.session import LocalPlane
 from mooncask.errors import BadRequest, NoSuchNamespace
 from mooncask.tiers.namespace import Namespace
 
 DEADLINE_SECONDS_MAX = 600.0
 FIND_SECONDS = 2.0
+WHERE_SECONDS = 2.0
 
 Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
 
 class NodePages:
-    """POST /-/v1/replicate and /-/v1/warm. Only the caller's own namespaces."""
+    """POST /-/v1/where, /-/v1/replicate and /-/v1/warm. Only the caller's own namespaces."""
 
     def __init__(self, plane: LocalPlane) -> None:
         self._plane = plane
         self._service = plane.service
 
     def pages(self) -> dict[tuple[str, str], Page]:
-        return {("POST", "replicate"): self._replicate, ("POST", "warm"): self._warm}
+        return {
+            ("POST", "where"): self._where,
+            ("POST", "replicate"): self._replicate,
+            ("POST", "warm"): self._warm,
+        }
+
+    async def _where(self, asked: PageRequest) -> control.Answer:
+        request = await asked.form(control.WhyRequest, self._service.config.http)
+        namespace = self._service.door.find(asked.caller.tenant, request.namespace)
+        chain = await asked_chain(namespace, request)
+        return await where(self._service, namespace, chain.keys, time.monotonic() + WHERE_SECONDS)
 
     async def _replicate(self, asked: PageRequest) -> control.Answer:
         asked.check_may_write()
