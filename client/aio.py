@@ -21,7 +21,7 @@ from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Ope
 from mooncask.client.reservations import AsyncReservations
 from mooncask.client.session import Limits, ProgressCallback
 from mooncask.client.socket_path import default_socket_path
-from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind
+from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind, Tier
 from mooncask.errors import DaemonUnavailable
 
 T = TypeVar("T")
@@ -181,6 +181,20 @@ class AsyncLocalClient:
         )
 
     # --- housekeeping ---
+
+    async def recomputed(
+        self,
+        namespace: NamespaceHandle,
+        key: bytes,
+        blocks: int,
+        tier: Tier,
+        load_seconds: float,
+        compute_seconds: float,
+    ) -> None:
+        """Says that this process computes `blocks` from `key` on, which are in `tier`, since that is faster: for `why`."""
+        await self.run(
+            operations.recomputed(namespace, key, blocks, tier, load_seconds, compute_seconds, self.deadline_seconds)
+        )
 
     async def pin(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> int:
         """As `LocalClient.pin`."""

@@ -128,19 +128,6 @@ class WhyBlock(Answer, frozen=True):
     policy: str = ""
 
 
-class Recomputed(Answer, frozen=True):
-    """Blocks that were here, from number `index` on, and that an engine computed since loading them would have taken longer."""
-
-    index: int
-    blocks: int
-    tier: str
-    load_seconds: float
-    """What the engine expected of loading them, by what it had measured."""
-    compute_seconds: float
-    told_seconds: float
-    """Wall clock of its latest word."""
-
-
 class Why(Answer, frozen=True):
     """POST /-/v1/why: the usable prefix and the first block that missed."""
 
@@ -157,10 +144,10 @@ class Why(Answer, frozen=True):
     chain: list[WhyBlock]
     """Every block asked about, up to 4,096."""
     elsewhere: list[Elsewhere] = []
-    recomputed: Recomputed | None = None
+    recomputed: str = ""
+    """Which part of it an engine computed although it was here, since loading would have taken longer: a sentence."""
     log_since_seconds: float = 0.0
-    advice: str = ""
-    """What to do next, empty on a full hit."""
+    advice: str = ""  # what to do next, empty on a full hit
 
 
 # --- what happens ----------------------------------------------------------------------------------------------------

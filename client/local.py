@@ -20,7 +20,7 @@ from mooncask.client.operations import AnyOperation, Keys, Match, NewBlocks, Ope
 from mooncask.client.reservations import Reservations
 from mooncask.client.session import Limits, ProgressCallback
 from mooncask.client.socket_path import default_socket_path
-from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind
+from mooncask.client.wire import BlockStat, CommitState, HintFields, NamespaceKind, Tier
 from mooncask.errors import DaemonUnavailable
 
 T = TypeVar("T")
@@ -206,6 +206,20 @@ class LocalClient:
         self._do(calls.expect(namespace, keys, ttl_seconds, self._seconds(deadline_seconds), self._limits()))
 
     # --- housekeeping ---
+
+    def recomputed(
+        self,
+        namespace: NamespaceHandle,
+        key: bytes,
+        blocks: int,
+        tier: Tier,
+        load_seconds: float,
+        compute_seconds: float,
+    ) -> None:
+        """Says that this process computes `blocks` from `key` on, which are in `tier`, since that is faster: for `why`."""
+        self.run(
+            operations.recomputed(namespace, key, blocks, tier, load_seconds, compute_seconds, self.deadline_seconds)
+        )
 
     def pin(self, namespace: NamespaceHandle, keys: Keys, deadline_seconds: float | None = None) -> int:
         """Keeps blocks from being evicted until as many unpins; returns how many are here. Raises PinLimitExceeded."""

@@ -170,6 +170,21 @@ def expect(namespace: NamespaceHandle, keys: Keys, ttl_seconds: float, seconds: 
     return _counted("expect", lambda id, ns: wire.Expect(id, ns, _list(keys), ttl_ms), seconds, namespace)
 
 
+def recomputed(
+    namespace: NamespaceHandle,
+    key: bytes,
+    blocks: int,
+    tier: Tier,
+    load_seconds: float,
+    compute_seconds: float,
+    seconds: float,
+) -> Operation[int]:
+    def build(id: int, ns: int) -> wire.Message:
+        return wire.Recomputed(id, ns, key, blocks, int(tier), load_seconds, compute_seconds)
+
+    return _counted("recomputed", build, seconds, namespace)
+
+
 def reserve(namespace: NamespaceHandle, new: NewBlocks, seconds: float) -> Operation[tuple[Session, list[Slot | None]]]:
     def build(id: int, ns: int) -> wire.Message:
         columns = (_list(new.parents), list(new.depths), list(new.tokens))

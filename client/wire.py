@@ -13,11 +13,17 @@ from enum import IntEnum, StrEnum
 
 import msgspec
 
+from mooncask.client import rows
+
 PROTOCOL = 1
 FRAME_BYTES_MAX = 4 << 20
 BATCH_MAX = 4096
 KEY_BYTES_MAX = 1024
 HEADER = struct.Struct("<I")
+
+BlockStat = rows.BlockStat
+Failure = rows.Failure
+TierStat = rows.TierStat
 
 
 class Tier(IntEnum):
@@ -214,7 +220,19 @@ class Verify(Message, frozen=True, tag=18):
     deadline_ms: int
 
 
-ReadRequest = Match | Acquire | Adopt | Expect | Release
+class Recomputed(Message, frozen=True, tag=19):
+    """This process computes `blocks` of a usable prefix, from `key` on, since loading them from `tier` would take longer: for
+    metrics and `why`. With id 0 there is no reply."""
+
+    namespace: int
+    key: bytes
+    blocks: int
+    tier: int
+    load_seconds: float
+    compute_seconds: float
+
+
+ReadRequest = Match | Acquire | Adopt | Expect | Release | Recomputed
 WriteRequest = Reserve | Advance | Commit | Abort
 BlockRequest = Pin | Unpin | SetTtl | Evict | Stat | ListBlocks | Verify
 Request = Hello | Open | ReadRequest | WriteRequest | BlockRequest
@@ -302,13 +320,6 @@ class Reserved(Message, frozen=True, tag=107):
     offsets: list[int]
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
-    index: int
-    error: str
-    message: str
-    data: dict[str, str | int | float]
-
-
 class Committed(Message, frozen=True, tag=108):
     states: bytes
     """A CommitState an item."""
@@ -321,40 +332,11 @@ class Done(Message, frozen=True, tag=109):
     count: int = 0
 
 
-class BlockStat(msgspec.Struct, frozen=True, array_like=True):
-    key: bytes
-    size: int
-    tiers: list[int]
-    checksum: bytes
-    parent: bytes
-    depth: int
-    tokens: int
-    hits: int
-    pins: int
-    leases: int
-    ttl_seconds: float
-    """Seconds left, 0 = none."""
-    durable: bool
-    created_seconds: float  # wall clock
-
-
 class Blocks(Message, frozen=True, tag=110):
     """Blocks in the order asked; None for those that are not here."""
 
     blocks: list[BlockStat | None]
     more: bool = False
-
-
-class TierStat(msgspec.Struct, frozen=True, array_like=True):
-    tier: int
-    capacity_bytes: int
-    used_bytes: int
-    blocks: int
-    pinned_bytes: int
-    leased_bytes: int
-    reserved_bytes: int
-    policy: str
-    state: str  # ok, populating, degraded
 
 
 class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):

@@ -202,6 +202,7 @@ def _handlers(session: Session) -> dict[type, Handler]:
         wire.Adopt: reading.adopt,
         wire.Expect: writing.expect,
         wire.Release: reading.release,
+        wire.Recomputed: reading.recomputed,
         wire.Reserve: writing.reserve,
         wire.Advance: writing.advance,
         wire.Commit: writing.commit,

@@ -14,9 +14,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-from mooncask.daemon.metric_texts import COUNTERS, PEER_COUNTERS, TIER_GAUGES
+from mooncask.daemon.metric_texts import COLD_GAUGES, COUNTERS, PEER_COUNTERS, TIER_GAUGES
 from mooncask.daemon.session import LocalPlane
-from mooncask.daemon.status import all_counters, version
+from mooncask.daemon.status import all_counters, all_tiers, version
 from mooncask.tiers.block import TierName
 from mooncask.tiers.histogram import Histogram
 from mooncask.tiers.namespace import Namespace
@@ -80,12 +80,13 @@ class _DaemonCollector:
         yield from self._latencies()
         yield from self._what_if()
         yield from self._peers()
+        yield from self._cold()
         yield from self._events()
 
     # --- what is here ---
 
     def _tiers(self) -> Iterator[Metric]:
-        tiers = self._service.store.status().tiers
+        tiers = all_tiers(self._service)
         for name, text in TIER_GAUGES.items():
             yield _by_tier(f"mooncask_tier_{name}", text, tiers, {tier.name: getattr(tier, name) for tier in tiers})
         healthy = {tier.name: float(not tier.state.startswith("degraded")) for tier in tiers}
@@ -127,6 +128,13 @@ class _DaemonCollector:
         for tier, count in self._insight.traffic.tier_tokens.items():
             tiers.add_metric([tier], count)
         yield tiers
+        text = (
+            "Blocks that were here and that engines computed, since loading them from the tier would have taken longer."
+        )
+        recomputed = CounterMetricFamily("mooncask_recomputed_blocks", text, labels=["tier"])
+        for tier, count in self._insight.recomputed.blocks.items():
+            recomputed.add_metric([tier], count)
+        yield recomputed
 
     def _tenants(self) -> Iterator[Metric]:
         service, labels = self._service, ["tenant"]
@@ -247,6 +255,11 @@ class _DaemonCollector:
             for figures in cluster.ledger.all():
                 counter.add_metric([figures.name], getattr(figures, field))
             yield counter
+
+    def _cold(self) -> Iterator[Metric]:
+        if self._service.cold is not None:
+            for name, value in self._service.cold.gauges().items():
+                yield GaugeMetricFamily(f"mooncask_cold_{name}", COLD_GAUGES[name], value)
 
     def _events(self) -> Iterator[Metric]:
         """Also those that have not happened yet: an alert on the growth of a counter needs its 0."""

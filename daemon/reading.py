@@ -14,7 +14,7 @@ from mooncask.daemon.insight.lookups import LookupKind
 from mooncask.daemon.session import Session, check_columns
 from mooncask.daemon.status import block_stat
 from mooncask.daemon.windowed import windowed
-from mooncask.errors import Busy, DeadlineExceeded, NoSuchBlock
+from mooncask.errors import BadRequest, Busy, DeadlineExceeded, NoSuchBlock
 from mooncask.tiers.block import Extent, TierName
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Match
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 LEASES_MAX = 1 << 17
 """Of one process: what a batch a millisecond, never released, reaches within half a minute."""
 VERIFIES_MAX = 8
+FAR_ROUNDS = 4
 _DRAM = bytes([TierName.DRAM])
+_TIERS = {int(tier): tier.name.lower() for tier in wire.Tier if tier is not wire.Tier.NONE}
 
 Later = Coroutine[Any, Any, wire.Message | None]
 
@@ -46,16 +48,24 @@ class Reading:
         found = self._service.match(namespace, request.keys, session.hint, self._token)
         if self._service.remote is not None and len(found) < len(request.keys):
             return self._match_far(request, namespace, found, self._service.remote)
+        if self._service.cold is not None and len(found) < len(request.keys):
+            found = self._service.match_cold(namespace, request.keys, found)
         return wire.Matched(request.id, found.tiers, found.seconds)
 
     async def _match_far(
         self, request: wire.Match, namespace: Namespace, found: Match, remote: "Remote"
     ) -> wire.Message:
-        """The prefix goes on over what other nodes have."""
-        begun = found.seconds[-1] if found.seconds else 0.0
-        more = await remote.locate(namespace, request.keys[len(found) :], begun)
-        self._service.matched_far(namespace, len(more.tiers))
-        return wire.Matched(request.id, found.tiers + more.tiers, found.seconds + more.seconds)
+        """The prefix goes on over what other nodes and the bucket have: now the one, now the other, some times at most."""
+        for _ in range(FAR_ROUNDS):
+            begun = found.seconds[-1] if found.seconds else 0.0
+            more = await remote.locate(namespace, request.keys[len(found) :], begun)
+            self._service.matched_far(namespace, len(more.tiers))
+            found = Match(found.tiers + more.tiers, found.seconds + more.seconds)
+            reached = len(found)
+            found = self._service.match_cold(namespace, request.keys, found)
+            if len(found) == reached or len(found) == len(request.keys):
+                break
+        return wire.Matched(request.id, found.tiers, found.seconds)
 
     def acquire(self, request: wire.Acquire) -> wire.Message | Later:
         session = self._session
@@ -94,6 +104,19 @@ class Reading:
             [extent.size for extent in extents],
             _DRAM * len(extents),
         )
+
+    def recomputed(self, request: wire.Recomputed) -> wire.Message | None:
+        session = self._session
+        namespace = session.namespace(request.namespace)
+        session.check_keys([request.key])
+        if not 0 < request.blocks <= 1 << 20 or request.tier not in _TIERS:
+            raise BadRequest(
+                f"{request.blocks} blocks of tier {request.tier} were recomputed: 1 to {1 << 20} of a tier"
+            )
+        tier = _TIERS[request.tier]
+        times = (max(0.0, request.load_seconds), max(0.0, request.compute_seconds))
+        session.plane.insight.recomputed.note(namespace.id, request.key, request.blocks, tier, *times)
+        return wire.Done(request.id, request.blocks) if request.id else None
 
     def release(self, request: wire.Release) -> wire.Message | None:
         check_columns(len(request.leases), request.generations)
@@ -171,7 +194,9 @@ class _Pending:
         missing = [i for i, extent in enumerate(held) if extent is None]
         remote = self._service.remote
         all_may = request.wait or (remote is not None and remote.may_have(self._namespace))
-        coming = [i for i in missing if all_may or request.keys[i] in index] if request.deadline_ms > 0 else []
+        cold = self._service.may_be_cold
+        some = [i for i in missing if all_may or request.keys[i] in index or cold(self._namespace, request.keys[i])]
+        coming = some if request.deadline_ms > 0 else []
         missed = missing if not coming else sorted(set(missing).difference(coming))
         self._service.counters["acquire_hit_blocks"] += len(hits)
         extents = [extent for extent in held if extent is not None]

@@ -88,6 +88,8 @@ def story(found: Why) -> list[str]:
         lines[0] += f", {counted(found.tail_tokens, 'token')} at the end in no whole block"
     if found.first_miss is not None:
         lines += _miss(found, found.first_miss)
+    if found.recomputed:
+        lines.append(f"not loaded: {found.recomputed}")
     for other in found.elsewhere:
         lines.append(f"elsewhere: {other.namespace} has {counted(other.blocks, 'block')} of this prompt; what differs:")
         lines += [f"    {difference}" for difference in other.differs]

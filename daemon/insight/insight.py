@@ -17,6 +17,7 @@ from mooncask.daemon.insight.latencies import Latencies
 from mooncask.daemon.insight.misses import Misses
 from mooncask.daemon.insight.overview import FlowName, Sources, overview, sums_of
 from mooncask.daemon.insight.rates import Rates
+from mooncask.daemon.insight.recomputed import Recomputations
 from mooncask.daemon.insight.traffic import Traffic
 from mooncask.daemon.insight.tree import PrefixTrees
 from mooncask.daemon.insight.verdicts import Verdicts
@@ -56,12 +57,15 @@ class Insight:
         self.flow_rates: Rates[FlowName] = Rates(RATES_SECONDS, now)
         self._request_rates: Rates[str] = Rates(RATES_SECONDS, now)
         self.verdicts = Verdicts(service, self.gone)
-        self._why = Why(self.verdicts, self.gone, self._absorb)
+        self.recomputed = Recomputations()
+        self._why = Why(self.verdicts, self.gone, self.recomputed, self._absorb)
         self._events = EventLog(self.gone, self.misses, self.verdicts)
         self._ticked_seconds = now
         for observer in (self.traffic.looked, self.hot_chains.looked, self.misses.looked):
             service.lookups.add(observer)
         service.on_matched_far = self.traffic.matched_far
+        if service.cluster is not None:
+            service.cluster.whereabouts.explained_by(self.verdicts, self._absorb)
         self._sources = Sources(
             service=service,
             leases=leases,

@@ -9,6 +9,7 @@ from mooncask.client import control
 from mooncask.daemon.insight.blocks import key_text
 from mooncask.daemon.insight.gone import Gone
 from mooncask.daemon.insight.prompts import AskedChain, asked_chain, hash_of, usable_blocks
+from mooncask.daemon.insight.recomputed import Recomputations, recomputed_text
 from mooncask.daemon.insight.verdicts import Verdict, Verdicts
 from mooncask.daemon.namespace_door import block_tokens
 from mooncask.tiers.namespace import Namespace, differences
@@ -24,10 +25,11 @@ SLICE = 512
 class Why:
     """Answers one question at a time, in slices of the loop's time."""
 
-    def __init__(self, verdicts: Verdicts, gone: Gone, absorb: Callable[[], None]) -> None:
+    def __init__(self, verdicts: Verdicts, gone: Gone, recomputed: Recomputations, absorb: Callable[[], None]) -> None:
         """`absorb` brings the log of departures up to date."""
         self._verdicts = verdicts
         self._gone = gone
+        self._recomputed = recomputed
         self._absorb = absorb
 
     async def explain(
@@ -54,17 +56,23 @@ class Why:
             later_hits=sum(key in namespace.index for key in asked.keys[hits + 1 :]),
             chain=chain,
             elsewhere=elsewhere,
+            recomputed=self._recomputed_part(namespace, asked.keys[:CHAIN_MAX]),
             log_since_seconds=self._gone.exact_since_seconds,
             advice=_advice(namespace, first, elsewhere, asked),
         )
 
     async def _with_peers(self, namespace: Namespace, first: control.WhyBlock) -> control.WhyBlock:
-        """The first miss, with what other nodes have of it."""
-        holders = await self._verdicts.holders(namespace, first.key)
-        if holders is None:
-            return first
-        told = f"{', '.join(holders)} has it and gives it to whoever acquires it" if holders else "no other node has it"
-        return msgspec.structs.replace(first, text=f"{first.text}; {told}")
+        """The first miss, with what other nodes have of it, or how they lost it."""
+        told = await self._verdicts.elsewhere(namespace, first.key)
+        return msgspec.structs.replace(first, text=f"{first.text}; {told}") if told else first
+
+    def _recomputed_part(self, namespace: Namespace, keys: Sequence[bytes]) -> str:
+        """The first part of the chain of which an engine said that it would rather compute it."""
+        for index, key in enumerate(keys):
+            told = self._recomputed.of(namespace.id, key)
+            if told is not None:
+                return recomputed_text(index, told)
+        return ""
 
     async def _told(self, namespace: Namespace, keys: Sequence[bytes]) -> list[control.WhyBlock]:
         told: list[control.WhyBlock] = []

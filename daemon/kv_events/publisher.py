@@ -55,7 +55,7 @@ class Publisher:
     """Belongs to the event loop's thread."""
 
     def __init__(
-        self, context: "zmq.asyncio.Context", section: KvEventsSection, topic: bytes, counters: Counter[str]
+        self, context: "zmq.Context[zmq.Socket[bytes]]", section: KvEventsSection, topic: bytes, counters: Counter[str]
     ) -> None:
         self._topic = topic
         self._counters = counters
@@ -72,7 +72,7 @@ class Publisher:
     async def open(section: KvEventsSection, topic: bytes, counters: Counter[str]) -> "Publisher":
         """Raises AddressInUse, and ConfigError, also where ZeroMQ is not installed."""
         try:
-            from zmq.asyncio import Context
+            from zmq import Context
         except ImportError as exc:
             allowed = 'needs the package "pyzmq" (pip install "mooncask[events]")'
             raise ConfigError("kv_events.endpoint", f'"{section.endpoint}"', allowed) from exc
@@ -95,6 +95,10 @@ class Publisher:
         self._pub.send_multipart((self._topic, sequence, payload), NOBLOCK)
         self._counters["kv_events_batches"] += 1
 
+    def kept(self, since: int) -> list[Kept]:
+        """The batches from that number on that can be sent again."""
+        return self._replay.since(since.to_bytes(8, "big"))
+
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
@@ -106,17 +110,18 @@ class Publisher:
 
     def _open(self, section: KvEventsSection) -> None:
         import zmq
+        import zmq.asyncio
 
-        self._pub = self._context.socket(zmq.PUB, socket_class=zmq.Socket)
-        self._pub.set_hwm(BATCHES_MAX)
-        self.endpoint = _attach(self._pub, "kv_events.endpoint", section.endpoint, section.connect)
+        self._pub = pub = self._context.socket(zmq.PUB)
+        pub.set_hwm(BATCHES_MAX)
+        self.endpoint = _attach(pub, "kv_events.endpoint", section.endpoint, section.connect)
         if not section.replay_endpoint:
             return
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.set_hwm(BATCHES_MAX + 1)  # a whole replay with its end mark
-        self._router.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
-        self.replay_endpoint = _attach(self._router, "kv_events.replay_endpoint", section.replay_endpoint)
-        self._task = asyncio.get_running_loop().create_task(self._serve_replays(self._router))
+        self._router = router = zmq.asyncio.Context(self._context).socket(zmq.ROUTER)
+        router.set_hwm(BATCHES_MAX + 1)  # a whole replay with its end mark
+        router.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
+        self.replay_endpoint = _attach(router, "kv_events.replay_endpoint", section.replay_endpoint)
+        self._task = asyncio.get_running_loop().create_task(self._serve_replays(router))
 
     async def _serve_replays(self, router: "zmq.asyncio.Socket") -> None:
         from zmq import ZMQError

@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, cache_over
-from mooncask.engine_adapter.transformers.loading import Hit, LoadDecision, LoadPolicy, Speeds, Work, decide
+from mooncask.engine_adapter.transformers.loading import Hit, LoadDecision, LoadPolicy, Speeds, Work, decide, left_out
 from mooncask.engine_adapter.transformers.messages import Decision, Request
 from mooncask.engine_adapter.transformers.model import Model
 from mooncask.engine_adapter.transformers.store_link import LoadOutcome, StoreLink, StoreSession
@@ -77,12 +77,24 @@ class Engine:
         """Loads as much of the hit as is worth it, of a request that needs KV for `tokens` tokens."""
         work = Work(tokens, self.layout.block_tokens, self.layout.block_bytes)
         decision = decide(work, hit, self.speeds, self.options.load_policy)
+        rest = left_out(work, hit, self.speeds, decision)
+        if rest is not None:
+            session.tell_recomputed(keys[rest.first], rest)
         self.speeds.note(decision, hit)
         outcome = LoadOutcome()
         if decision.blocks:
-            outcome = session.load(keys[: decision.blocks], buffer, self._deadline(decision))
-            self.speeds.observe_load(dict(outcome.bytes_by_tier), outcome.seconds)
+            deadline = self._deadline(decision)
+            outcome = session.load(keys[: decision.blocks], buffer, deadline)
+            self._learn(outcome, hit.tiers[: decision.blocks], deadline)
         return Prefix(hit, decision, outcome)
+
+    def _learn(self, outcome: LoadOutcome, tiers: tuple[int, ...], deadline_seconds: float) -> None:
+        """From one load of blocks in `tiers`. What did not come in time says something too, or it would be waited for anew."""
+        if outcome.blocks == len(tiers) or outcome.seconds < 0.95 * deadline_seconds:
+            self.speeds.observe_load(dict(outcome.bytes_by_tier), outcome.seconds)
+            return
+        late = tiers[outcome.blocks]
+        self.speeds.observe_late(late, outcome.bytes_by_tier[late] + self.layout.block_bytes, outcome.seconds)
 
     def compute(self, tokens: list[int], cache: DynamicCache) -> torch.Tensor:
         """One forward pass over `tokens`, appended to the cache: the last token's logits. Measures the speed."""

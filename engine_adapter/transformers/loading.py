@@ -2,10 +2,12 @@
 
 The answer is a number of blocks: the prefix length whose loading plus computing the rest is the shortest. Speeds are
 running averages of what this worker measured: bytes a second by tier (everything from asking the daemon to the copy in
-the engine's cache) and tokens a second of prefill. What was never measured is taken from the daemon's own forecast.
+the engine's cache) and tokens a second of prefill. What was never measured is taken from the daemon's own forecast. Averages
+are of seconds a byte, weighted by bytes: a tier that turns slow is known for it after its first slow load.
 Not here: clocks, the store, the model.
 """
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,7 +16,11 @@ LOAD_HALF_BYTES = 16 << 20
 PREFILL_HALF_TOKENS = 512
 """Likewise for prefill: a tail of a few tokens is dominated by the pass's fixed cost and must not pass for its speed."""
 REFUSALS_MAX = 16
-"""After this many refusals in a row a tier's average is forgotten, or a disk that was slow once would never be asked again."""
+"""After this many requests in a row whose blocks of a tier were recomputed, its average is forgotten, or a disk that was slow
+once would never be asked again."""
+
+
+SWITCHED_OFF = "loading is switched off"
 
 
 class LoadPolicy(StrEnum):
@@ -57,13 +63,26 @@ class LoadDecision:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Blocks of a hit, from number `first` on, that are computed since loading them would take longer."""
+
+    first: int
+    blocks: int
+    tier: int
+    """Where the first is."""
+    load_seconds: float
+    compute_seconds: float
+
+
 @dataclass(slots=True)
 class Speeds:
     """Running averages; not safe for concurrent use. Rates are per second, by tier number."""
 
     prefill_tokens: float | None = None
     load_bytes: dict[int, float] = field(default_factory=dict)
-    refusals: int = 0
+    refusals: Counter[int] = field(default_factory=Counter)
+    """By tier: requests in a row whose blocks there were recomputed."""
 
     def observe_prefill(self, tokens: int, seconds: float) -> None:
         if tokens > 0 and seconds > 0:
@@ -78,21 +97,29 @@ class Speeds:
                      if tier != slowest and tier in self.load_bytes)  # fmt: skip
         size = bytes_by_tier[slowest]
         rate = size / max(seconds - others, seconds / 10)
-        self.load_bytes[slowest] = _blend(self.load_bytes.get(slowest), rate, size / LOAD_HALF_BYTES)
+        before = self.load_bytes.get(slowest)
+        pace = _blend(None if before is None else 1 / before, 1 / rate, size / LOAD_HALF_BYTES)
+        self.load_bytes[slowest] = 1 / pace
+
+    def observe_late(self, tier: int, waited_bytes: int, seconds: float) -> None:
+        """A load ended by its deadline while `waited_bytes` of `tier` had not come: it is no faster than that."""
+        if seconds > 0 and waited_bytes / seconds < self.load_bytes.get(tier, float("inf")):
+            self.observe_load({tier: waited_bytes}, seconds)
 
     def note(self, decision: LoadDecision, hit: Hit) -> None:
         """Counts refusals, and forgets what they rest on when there were many in a row."""
-        self.refusals = 0 if decision.blocks or not hit else self.refusals + 1
-        if self.refusals >= REFUSALS_MAX:
-            self.refusals = 0
-            for tier in set(hit.tiers):
+        loaded = set(hit.tiers[: decision.blocks])
+        for tier in set(hit.tiers):
+            self.refusals[tier] = 0 if tier in loaded else self.refusals[tier] + 1
+            if self.refusals[tier] >= REFUSALS_MAX:
+                self.refusals[tier] = 0
                 self.load_bytes.pop(tier, None)
 
 
 def decide(work: Work, hit: Hit, speeds: Speeds, policy: LoadPolicy = LoadPolicy.AUTO) -> LoadDecision:
     """How many of the hit's blocks to load; of two equally fast choices the one that computes less."""
     if policy is LoadPolicy.NEVER or not hit:
-        return _decision(0, work, hit, speeds, "loading is switched off" if hit else "nothing is cached")
+        return _decision(0, work, hit, speeds, SWITCHED_OFF if hit else "nothing is cached")
     if policy is LoadPolicy.ALWAYS:
         return _decision(len(hit), work, hit, speeds, "loading is switched on always")
     if speeds.prefill_tokens is None:
@@ -102,6 +129,16 @@ def decide(work: Work, hit: Hit, speeds: Speeds, policy: LoadPolicy = LoadPolicy
     if best == 0:
         return _decision(0, work, hit, speeds, "recomputing is faster")
     return _decision(best, work, hit, speeds, "loading is faster" if best == len(hit) else "loading a part is faster")
+
+
+def left_out(work: Work, hit: Hit, speeds: Speeds, decision: LoadDecision) -> LeftOut | None:
+    """What of the hit is slower to load than to compute; None where it was not speed that decided, or all is loaded."""
+    blocks = len(hit) - decision.blocks
+    if not blocks or not speeds.prefill_tokens or decision.reason == SWITCHED_OFF:
+        return None
+    seconds = cumulative_load_seconds(work, hit, speeds)
+    compute = blocks * work.block_tokens / speeds.prefill_tokens
+    return LeftOut(decision.blocks, blocks, hit.tiers[decision.blocks], seconds[-1] - seconds[decision.blocks], compute)
 
 
 def cumulative_load_seconds(work: Work, hit: Hit, speeds: Speeds) -> list[float]:

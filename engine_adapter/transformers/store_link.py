@@ -15,7 +15,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.prompt_keys import prompt_keys
 from mooncask.client.wire import CommitState, Tier
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
-from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit
+from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit, LeftOut
 from mooncask.engine_adapter.transformers.messages import Loaded
 from mooncask.engine_adapter.transformers.stored_chunk import StoredChunk
 from mooncask.errors import DaemonUnavailable, DeadlineExceeded, MooncaskError
@@ -126,6 +126,16 @@ class StoreSession:
         try:
             client, namespace = self.link.connect()
             client.expect(namespace, keys, ttl_seconds)
+        except MooncaskError as exc:
+            self.fault(exc)
+
+    def tell_recomputed(self, key: bytes, rest: LeftOut) -> None:
+        """Says which blocks of a hit are computed, from `key` on, and why: for the daemon's metrics and its `why`."""
+        if not self.usable:
+            return
+        try:
+            client, namespace = self.link.connect()
+            client.recomputed(namespace, key, rest.blocks, Tier(rest.tier), rest.load_seconds, rest.compute_seconds)
         except MooncaskError as exc:
             self.fault(exc)
 

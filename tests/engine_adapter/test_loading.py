@@ -12,6 +12,7 @@ from mooncask.engine_adapter.transformers.loading import (
     Speeds,
     Work,
     decide,
+    left_out,
 )
 
 DRAM, NVME = 2, 3
@@ -124,3 +125,43 @@ def test_a_tier_that_was_slow_once_is_tried_again_after_many_refusals() -> None:
         assert decide(work_for(hit), hit, speeds).blocks == 0
         speeds.note(decide(work_for(hit), hit, speeds), hit)
     assert decide(work_for(hit), hit, speeds).blocks == 1
+
+
+def test_a_tier_that_turned_slow_is_known_for_it_after_one_load() -> None:
+    speeds = Speeds()
+    speeds.observe_load({NVME: 256 * MIB}, 0.25)
+    speeds.observe_late(NVME, 2 * MIB, 1.0)
+    assert speeds.load_bytes[NVME] < 32 * MIB
+    hit = hit_of(*[NVME] * 64)
+    assert decide(work_for(hit), hit, Speeds(1000, dict(speeds.load_bytes))).blocks == 0
+
+
+def test_a_late_load_does_not_make_a_slow_tier_look_faster() -> None:
+    speeds = Speeds(300, {NVME: 1e5})
+    speeds.observe_late(NVME, 64 * MIB, 1.0)
+    assert speeds.load_bytes[NVME] == 1e5
+
+
+def test_the_slow_rest_of_a_prefix_is_tried_again_too_though_its_beginning_is_always_loaded() -> None:
+    speeds, hit = Speeds(300, {DRAM: 1e9, NVME: 1.0}), hit_of(DRAM, NVME)
+    for _ in range(REFUSALS_MAX):
+        assert decide(work_for(hit), hit, speeds).blocks == 1
+        speeds.note(decide(work_for(hit), hit, speeds), hit)
+    assert decide(work_for(hit), hit, speeds).blocks == 2
+
+
+def test_what_is_left_out_is_told_with_both_times() -> None:
+    hit, speeds = hit_of(DRAM, DRAM, NVME, NVME), Speeds(300, {DRAM: 1e9, NVME: 1e6})
+    rest = left_out(work_for(hit), hit, speeds, decide(work_for(hit), hit, speeds))
+    assert rest is not None and (rest.first, rest.blocks, rest.tier) == (2, 2, NVME)
+    assert rest.load_seconds == pytest.approx(2 * MIB / 1e6) and rest.compute_seconds == pytest.approx(32 / 300)
+
+
+def test_nothing_is_told_where_it_was_not_speed_that_decided() -> None:
+    hit = hit_of(DRAM)
+    for speeds, policy in (
+        (Speeds(300), LoadPolicy.NEVER),
+        (Speeds(300), LoadPolicy.AUTO),
+        (Speeds(), LoadPolicy.AUTO),
+    ):
+        assert left_out(work_for(hit), hit, speeds, decide(work_for(hit), hit, speeds, policy)) is None

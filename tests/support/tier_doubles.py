@@ -155,3 +155,18 @@ class HeldExecutor(Executor):
     def run_all(self) -> None:
         while self._held:
             self.run_next()
+
+
+class PacedTier(WrappedTier):
+    """Reads no faster than `bytes_per_second`, by a token bucket that holds no more than one block."""
+
+    def __init__(self, inner: Tier, bytes_per_second: float) -> None:
+        super().__init__(inner)
+        self.bytes_per_second = bytes_per_second
+        self._free_at = 0.0
+
+    async def read(self, extent: Extent, record: BlockRecord, into: memoryview) -> None:
+        now = asyncio.get_running_loop().time()
+        self._free_at = max(self._free_at, now) + record.size / self.bytes_per_second
+        await asyncio.sleep(self._free_at - now)
+        await super().read(extent, record, into)
