@@ -7,6 +7,7 @@ Who wants what, and that each block is fetched once: `remote.py`.
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -66,6 +67,8 @@ class Pull:
     ns_id: bytes
     deadline: float
     on_here: Callable[[bytes], None]
+    room_seconds: float = math.inf
+    """What is waited for room at most."""
     problem: str = ""
     """Why something did not come: the last of the reasons."""
     _tried: dict[bytes, set[bytes]] = field(default_factory=dict)
@@ -268,7 +271,8 @@ class _Errand:
     async def _reserve(self, requests: list[PutRequest]) -> Sequence[Writing | None]:
         """No room, or no quota left: that is a miss, and not the peer's fault."""
         try:
-            return await self.ways.service.reserve(self.pull.namespace, requests, self.deadline)
+            deadline = min(self.deadline, time.monotonic() + self.pull.room_seconds)
+            return await self.ways.service.reserve(self.pull.namespace, requests, deadline)
         except MooncaskError as error:
             self.ways.service.counters["peer_pulls_without_room"] += len(requests)
             self.pull.problem = error.message

@@ -30,6 +30,8 @@ HELD_SECONDS = 0.05
 LOCATE_SECONDS = 0.25
 """What a match waits for the directory; then it answers with what is here."""
 CLOSE_SECONDS = 2.0
+ROOM_OF_A_PUSH_SECONDS = 1.0
+"""What nobody here has asked for yet does not stand in the queue for room for longer."""
 SIZE_UNKNOWN = 1 << 20
 
 
@@ -194,6 +196,8 @@ class Remote:
         by_key = {flight.key: flight for flight in flights}
         ns_id = self._shared.id_of(namespace)
         pull = Pull(self._ways, namespace, ns_id, deadline, lambda key: self._here(namespace, by_key[key]))
+        if source is not None:
+            pull.room_seconds = ROOM_OF_A_PUSH_SECONDS
         try:
             async with asyncio.timeout_at(deadline), self._slots:
                 await (pull.run(list(by_key)) if source is None else pull.run_from(source, list(by_key)))
