@@ -7,6 +7,7 @@ the server is back, or turns out to have forgotten this node, all that this node
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import time
@@ -34,6 +35,7 @@ from mooncask.daemon.directory.scripts import (
     namespace_tag,
     shard_of,
 )
+from mooncask.daemon.directory.values import parsed_incarnations, parsed_record
 from mooncask.errors import PeerUnavailable
 
 log = logging.getLogger(__name__)
@@ -148,6 +150,9 @@ class ValkeyDirectory:
         return self._nodes.get(incarnation)
 
     async def nodes(self, deadline: float) -> list[NodeRecord]:
+        if not self._down_since and time.monotonic() - self._read_seconds > REFRESH_SECONDS:
+            with contextlib.suppress(PeerUnavailable):  # those known so far, then
+                await self._read_nodes(deadline)
         age = time.monotonic() - self._read_seconds
         return [dataclasses.replace(node, seen_seconds=age) for node in self._nodes.values()]
 
@@ -159,7 +164,7 @@ class ValkeyDirectory:
             names = [location_key(tag, keys[index]) for index in which]
             values = await self._server.command("MGET", *names, deadline=deadline)
             for index, value in zip(which, values, strict=True):
-                found[index] = _incarnations(value)
+                found[index] = parsed_incarnations(value)
 
         await _all(read(which) for which in self._calls(keys))
         return found
@@ -170,10 +175,10 @@ class ValkeyDirectory:
         if strangers and time.monotonic() - self._read_seconds > REFRESH_SECONDS:
             await self._read_nodes(deadline)
 
-    def _calls(self, keys: Sequence[bytes]) -> list[list[int]]:
+    def _calls(self, keys: Sequence[bytes], most: int = CALL_KEYS) -> list[list[int]]:
         """Indexes of the keys, call by call."""
         if not self._server.sharded:
-            return [list(range(first, min(first + CALL_KEYS, len(keys)))) for first in range(0, len(keys), CALL_KEYS)]
+            return [list(range(first, min(first + most, len(keys)))) for first in range(0, len(keys), most)]
         shards: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
             shards.setdefault(shard_of(key), []).append(index)
@@ -240,7 +245,7 @@ class ValkeyDirectory:
             await self._has_news.wait()
             await asyncio.sleep(COALESCE_SECONDS)
             self._has_news.clear()
-            while batches := self._news.take(self._pace.keys):
+            while batches := self._news.take(KEYS_MAX):
                 self._sending = batches
                 await self._send_some(batches)
                 self._sending = []
@@ -249,29 +254,43 @@ class ValkeyDirectory:
     async def _send_some(self, batches: list[Batch]) -> None:
         began = time.monotonic()
         try:
-            await _all(self._write(batch, self._me) for batch in batches)
+            for batch in batches:
+                await self._write(batch, self._me)
         except PeerUnavailable as error:
             self._pace.failed()
             self._fail(error, began)
             if not self._down_since:
                 self._retell.set()
-        else:
-            self._pace.took(sum(len(batch.keys) for batch in batches), time.monotonic() - began)
 
     async def _write(self, batch: Batch, incarnation: bytes) -> None:
-        tag, deadline = namespace_tag(batch.ns_id), time.monotonic() + WRITE_SECONDS
+        tag = namespace_tag(batch.ns_id)
         script = ANNOUNCE if batch.here else WITHDRAW
         arguments: list[bytes | int] = [incarnation, *[LOCATION_SECONDS * 1000] * batch.here]
 
         async def write(which: list[int]) -> None:
             names = [location_key(tag, batch.keys[index]) for index in which]
-            await self._server.run(script, names, arguments, deadline)
+            await self._server.run(script, names, arguments, time.monotonic() + WRITE_SECONDS)
 
-        await _all(write(which) for which in self._calls(batch.keys))
+        for wave in self._waves(batch.keys):
+            began = time.monotonic()
+            await _all(write(which) for which in wave)
+            self._pace.took(sum(map(len, wave)), time.monotonic() - began)
         if batch.here:
             self._counters["directory_announced"] += len(batch.keys)
         else:
             self._counters["directory_withdrawn"] += len(batch.keys)
+
+    def _waves(self, keys: Sequence[bytes]) -> Iterator[list[list[int]]]:
+        """Calls that are under way together. What a Cluster gets of one shard is one call however little it is: a call costs this
+        node more than a key does."""
+        calls = self._calls(keys, min(CALL_KEYS, self._pace.keys))
+        while calls:
+            wave = [calls.pop()]
+            size = len(wave[0])
+            while calls and size + len(calls[-1]) <= self._pace.keys:
+                wave.append(calls.pop())
+                size += len(wave[-1])
+            yield wave
 
     async def _tell_all(self) -> None:
         """For ever: everything this node has, when the server may not know it, and every now and then."""
@@ -324,7 +343,7 @@ class ValkeyDirectory:
     async def _read_nodes(self, deadline: float) -> None:
         names = sorted(await self._server.command("SMEMBERS", NODES_KEY, deadline=deadline))
         values = await self._server.command("MGET", *(NODE_KEY + n for n in names), deadline=deadline) if names else []
-        nodes = [_record(value) for value in values if value is not None]
+        nodes = [parsed_record(value) for value in values if value is not None]
         self._nodes = {node.incarnation: node for node in nodes if node is not None and node.incarnation != self._me}
         self._read_seconds = time.monotonic()
         dead = [name for name, value in zip(names, values, strict=True) if value is None]
@@ -372,17 +391,3 @@ async def _all(works: Iterator[Awaitable[None]]) -> None:
     for outcome in await asyncio.gather(*works, return_exceptions=True):
         if isinstance(outcome, BaseException):
             raise outcome
-
-
-def _incarnations(value: bytes | None) -> list[bytes]:
-    size = INCARNATION_BYTES
-    return [] if value is None else [value[at : at + size] for at in range(0, len(value) - size + 1, size)]
-
-
-def _record(value: bytes) -> NodeRecord | None:
-    """None for what is none: anything may stand in a server that others use too."""
-    try:
-        found = msgspec.msgpack.decode(value[INCARNATION_BYTES:], type=NodeRecord)
-    except msgspec.MsgspecError:
-        return None
-    return found if found.incarnation == value[:INCARNATION_BYTES] else None
