@@ -128,7 +128,7 @@ class Cold:
         health = self._world.health
         if health.down_since:
             since = time.strftime("%H:%M:%S", time.localtime(health.down_since))
-            return f"degraded: down since {since}: {health.why}"
+            return f"down since {since}: {health.why}"
         if not self._refreshing.looks:
             return "looking"
         return f"partly unreadable: {self._world.why_unreadable}" if self._world.why_unreadable else "ok"

@@ -17,7 +17,7 @@ from mooncask.daemon.service import Service
 log = logging.getLogger(__name__)
 
 HIDDEN_MAX = 1 << 16
-"""Blocks of other nodes' packs that were deleted here by name; the longest ago are forgotten, and then found again."""
+"""Blocks that were deleted here by name. Of other nodes' packs the longest ago are forgotten, and then found again."""
 PATIENCE_SECONDS = 0.25
 """A read that had less time and did not end says nothing of the bucket."""
 
@@ -83,12 +83,12 @@ class World:
         return pack
 
     def hide(self, ns_id: bytes, key: bytes) -> None:
-        """Deleted here by name: dead where the pack is ours to change, else not to be found by this node."""
-        pack = self.forget(ns_id, key)
-        if pack is not None and pack.node not in self.owned:
-            self.hidden[(ns_id, key)] = None
-            if len(self.hidden) > HIDDEN_MAX:
-                self.hidden.popitem(last=False)
+        """Deleted here by name: dead where the pack is ours to change, and in any case not to be found by this node."""
+        if self.forget(ns_id, key) is None:
+            return
+        self.hidden[(ns_id, key)] = None
+        if len(self.hidden) > HIDDEN_MAX:
+            self.hidden.popitem(last=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bucket_nodes import Nodes, known, spilled
 from bucket_server import BucketServer
-from cluster_nodes import Node, blocks_of, eventually
-from daemon_process import DaemonProcess, Setting
+from cluster_nodes import blocks_of, eventually
+from daemon_process import Setting
 
 from mooncask.client.wire import Tier
 
@@ -16,57 +16,6 @@ pytest.importorskip("obstore", reason="the package obstore (extra cold) is not i
 
 SPARE_SECONDS = 0.1
 """Beyond its deadline an acquire may take so long; twice that on a machine that does other things too."""
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BucketServer]:
-    with BucketServer(tmp_path_factory.mktemp("bucket")) as server:
-        yield server
-
-
-@pytest.fixture
-def bucket(server: BucketServer) -> BucketServer:
-    server.empty()
-    return server
-
-
-class Nodes:
-    """Daemons that share nothing but the bucket."""
-
-    def __init__(self, folder: Path, bucket: BucketServer) -> None:
-        self._folder, self._bucket = folder, bucket
-        self.nodes: list[Node] = []
-
-    def start(self, name: str, settings: dict[str, Setting] | None = None, **cold: Setting) -> Node:
-        folder = self._folder / name
-        folder.mkdir()
-        keys = {"node.name": name, "dram.capacity": "16 MiB", **self._bucket.settings(**cold), **(settings or {})}
-        node = Node(name, DaemonProcess.start(folder, keys), "")
-        self.nodes.append(node)
-        return node
-
-    def close(self) -> None:
-        for node in self.nodes:
-            node.close_client()
-            node.daemon.close()
-
-
-@pytest.fixture
-def nodes(tmp_path: Path, bucket: BucketServer) -> Iterator[Nodes]:
-    nodes = Nodes(tmp_path, bucket)
-    try:
-        yield nodes
-    finally:
-        nodes.close()
-
-
-def spilled(node: Node, blocks: int) -> None:
-    eventually(lambda: node.counters().get("cold_spilled_blocks", 0) >= blocks)
-
-
-def known(node: Node, keys: list[bytes]) -> None:
-    """Until the node has read of them in the bucket."""
-    eventually(lambda: len(node.client.match(node.namespace(), keys).tiers) == len(keys))
 
 
 def test_what_was_put_on_one_node_is_read_on_a_fresh_one_from_the_bucket_alone(nodes: Nodes) -> None:
