@@ -1,5 +1,7 @@
 """`mooncask peers`: this node among others, as its daemon sees them."""
 
+import time
+
 import msgspec
 import typer
 
@@ -11,6 +13,7 @@ from mooncask.tools.output import Column, counted, print_json, print_table, prin
 
 _COLUMNS = [
     Column("peer"),
+    Column("epoch"),
     Column("state"),
     Column("address"),
     Column("transport"),
@@ -18,6 +21,7 @@ _COLUMNS = [
     Column("pulled", right=True),
     Column("a second", right=True),
     Column("pushed", right=True),
+    Column("lag", right=True),
     Column("failures", right=True),
     Column("wrong", right=True),
     Column("seen", right=True),
@@ -57,9 +61,17 @@ def _replicas(found: Peers) -> str:
     return f"{here}; {copied}; {dropped}"
 
 
+def _epoch_text(incarnation: str) -> str:
+    """When this run of the node began, by its own clock: the second half of its incarnation is that time in nanoseconds."""
+    if len(incarnation) != 32:
+        return "-"
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(int(incarnation[16:], 16) / 1e9))
+
+
 def _row(peer: PeerView) -> list[str]:
     return [
         printable(peer.name),
+        _epoch_text(peer.incarnation),
         peer.state,
         printable(peer.address),
         peer.transport or "-",
@@ -67,6 +79,7 @@ def _row(peer: PeerView) -> list[str]:
         format_size(peer.bytes_pulled),
         format_size(int(peer.rate_bytes)) if peer.rate_bytes else "-",
         f"{peer.blocks_pushed:,}",
+        f"{1000 * peer.round_trip_seconds:.1f} ms" if peer.round_trip_seconds else "-",
         f"{peer.failures:,}",
         f"{peer.wrong:,}",
         f"{peer.seen_seconds:.0f} s" if peer.seen_seconds >= 0 else "-",

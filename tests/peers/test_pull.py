@@ -2,6 +2,7 @@
 
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -121,6 +122,23 @@ def test_a_get_over_http_brings_the_block_too(nodes: ClusterNodes) -> None:
     name = two.namespace().name
     with urllib.request.urlopen(f"http://{two.daemon.http_address}/{name}/{key.hex()}", timeout=20) as answer:
         assert answer.read() == payload
+
+
+def test_head_over_http_says_of_a_block_that_another_node_has_what_get_says(nodes: ClusterNodes) -> None:
+    one, two = nodes.start("n1", "n2")
+    blocks = blocks_of([3])
+    one.put(blocks)
+    [(key, payload)] = blocks.items()
+    place = f"http://{two.daemon.http_address}/{two.namespace().name}"
+    with urllib.request.urlopen(urllib.request.Request(f"{place}/{key.hex()}", method="HEAD"), timeout=20) as answer:
+        told = {name: answer.headers[name] for name in ("Content-Length", "ETag", "Last-Modified")}
+    with urllib.request.urlopen(f"{place}/{key.hex()}", timeout=20) as answer:
+        assert {name: answer.headers[name] for name in told} == told and answer.read() == payload
+    for method in ("HEAD", "GET"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(f"{place}/{bytes(16).hex()}", method=method), timeout=20)
+        with refused.value as error:
+            assert error.code == 404
 
 
 def test_a_metric_that_is_counted_by_peer_stands_once_in_the_page(nodes: ClusterNodes) -> None:

@@ -43,7 +43,7 @@ FULL_OBJECT = "FULL_OBJECT"
 COPIED_BYTES_MAX = 64 << 10
 """So little is copied and sent with its head in one call: a lease for the time of sending costs more."""
 PULL_SECONDS = 10.0
-"""What a GET waits for a KV block that another node has."""
+"""What a GET or HEAD waits for a KV block that another node has."""
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -94,7 +94,9 @@ class Objects:
             return response
 
     async def head(self, request: web.Request, namespace: Namespace, raw_key: bytes) -> web.StreamResponse:
+        """What GET would answer: a block that only another node has is brought as well, since who asks for its length reads it next."""
         key = block_key(namespace, raw_key)
+        await self._service.bring(namespace, key, time.monotonic() + PULL_SECONDS)
         if "partNumber" in request.query:
             with await self._objects.open(namespace, key) as reader:
                 return self._answer(request, namespace, reader.info, reader.manifest).response()

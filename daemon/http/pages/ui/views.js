@@ -13,8 +13,20 @@ export function drawOverview(now) {
   put("namespaces", namespaceTable(now.namespaces));
   put("clients", clientTable(now.clients));
   put("what-if", whatIfTable(now));
-  put("peers", table([["name"], ["state"], ["address", "text"]], now.peers.map((p) => [p.name, p.state, p.address]),
-    "This node is alone: no peers are configured."));
+  put("peers", peerTable(now.peers));
+}
+
+function peerTable(peers) {
+  const rows = peers.map((p) => [
+    el("span", { title: p.incarnation ? `incarnation ${p.incarnation}` : undefined }, p.name),
+    el("span", { class: p.state === "failing" ? "bad" : p.state === "linked" ? "good" : undefined, title: p.problem || undefined }, p.state),
+    p.address, p.transport || "–", count(p.blocks_pulled), size(p.bytes_pulled), p.rate_bytes ? rate(p.rate_bytes) : "–",
+    count(p.blocks_pushed), p.round_trip_seconds ? `${(1000 * p.round_trip_seconds).toFixed(1)} ms` : "–",
+    count(p.failures), count(p.wrong), p.seen_seconds >= 0 ? duration(p.seen_seconds) : "–",
+  ]);
+  return table([["peer", "name"], ["state"], ["address", "text"], ["transport"], ["blocks pulled", "right"], ["bytes", "right"],
+    ["a second", "right"], ["pushed", "right"], ["round trip", "right"], ["failures", "right"], ["wrong", "right"], ["seen", "right"]],
+  rows, "This node is alone: no peers are configured.");
 }
 
 function drawNumbers(now) {
