@@ -127,3 +127,22 @@ def test_promises_that_are_renewed_again_and_again_take_no_more_room() -> None:
         arrivals.expect(key, "announcer", float(second))
     assert arrivals.promised == 1 and len(arrivals._ends) <= ENDS_SPARE + 2
     assert arrivals.next_expiry() == 10 * ENDS_SPARE - 1
+
+
+def test_whoever_follows_a_key_is_told_of_each_producer_that_comes_gets_further_or_leaves() -> None:
+    arrivals: Arrivals[str] = Arrivals()
+    key = Key(1, b"k")
+    told: list[int] = []
+    arrivals.on_change = lambda name: told.append(len(arrivals.producers(name)))
+    arrivals.expect(key, "announcer", 5.0)
+    assert arrivals.is_promised(key) and not arrivals.is_written(key)
+    arrivals.announce(key, "writer", 4)
+    arrivals.advance(key, "writer", 2)
+    arrivals.advance(key, "writer", 1)
+    assert arrivals.producers(key) == {"announcer": Layers(0, 0), "writer": Layers(2, 4)}
+    arrivals.gone(key, "writer")
+    arrivals.expire(6.0)
+    arrivals.announce(key, "writer")
+    arrivals.published(key)
+    assert told == [1, 2, 2, 1, 0, 1, 0]
+    assert arrivals.producers(key) == {} and not arrivals.is_promised(key)
