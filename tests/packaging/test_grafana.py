@@ -12,8 +12,17 @@ from http_door import running_http
 
 DASHBOARD = Path(__file__).parents[2] / "packaging" / "grafana" / "mooncask.json"
 VARIABLES = {"$__rate_interval": "5m", "$instance": ".*", "$job": ".*"}
-MAY_BE_ABSENT = {"mooncask_tenant_quota_bytes"}
-"""Where no tenant has a quota."""
+OF_A_CLUSTER = {
+    "mooncask_directory_up",
+    "mooncask_peer_blocks_pulled_total",
+    "mooncask_peer_failures_total",
+    "mooncask_peer_linked",
+    "mooncask_peer_not_there_total",
+    "mooncask_peer_received_bytes_total",
+}
+"""What a node that is alone does not have."""
+MAY_BE_ABSENT = {"mooncask_tenant_quota_bytes", *OF_A_CLUSTER}
+"""The first where no tenant has a quota."""
 
 
 def panels() -> list[dict[str, Any]]:
