@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mooncask.client import calls, flows, operations, wire
+from mooncask.client.ahead_calls import AsyncAheadCalls
 from mooncask.client.async_link import AsyncLink, AsyncPendingCall
 from mooncask.client.blocks import Blocks
 from mooncask.client.calls import Plan
@@ -30,7 +31,7 @@ THREAD_BYTES = 1 << 20
 """Copies from this size on run in a thread; smaller ones would take longer to hand over than to do."""
 
 
-class AsyncLocalClient:
+class AsyncLocalClient(AsyncAheadCalls):
     """A connection to the daemon behind a Unix socket, for one event loop. Calls of several tasks run side by side.
 
     Deadlines, errors, reconnects and leases are as `LocalClient` says, and so are the calls of the same names. Views may be

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mooncask.client import calls, flows, operations, wire
+from mooncask.client.ahead_calls import AheadCalls
 from mooncask.client.blocks import Blocks
 from mooncask.client.calls import Plan
 from mooncask.client.dial import Target, dial
@@ -26,7 +27,7 @@ from mooncask.errors import DaemonUnavailable
 T = TypeVar("T")
 
 
-class LocalClient:
+class LocalClient(AheadCalls):
     """A connection to the daemon behind a Unix socket. Any thread may call it; calls of several threads run side by side.
 
     Every call ends by its deadline (`deadline_seconds`, or the one given to `connect`) and raises DeadlineExceeded when no

@@ -110,7 +110,7 @@ def open_namespace(request: wire.Open, seconds: float) -> Operation[NamespaceHan
         return wire.Open(id, r.name, r.kind, r.family, r.shard, r.mode, r.hash, r.create)
 
     def shape(session: Session, replies: Replies) -> NamespaceHandle:
-        opened = _one(replies, wire.Opened)
+        opened = only_reply(replies, wire.Opened)
         namespace = NamespaceHandle(request, opened)
         session.handles[namespace.name] = opened.namespace
         return namespace
@@ -122,7 +122,7 @@ def reopen_namespace(namespace: NamespaceHandle, seconds: float) -> Operation[in
     """Opens a namespace on another connection; gives the handle there."""
 
     def shape(session: Session, replies: Replies) -> int:
-        namespace.opened = _one(replies, wire.Opened)
+        namespace.opened = only_reply(replies, wire.Opened)
         session.handles[namespace.name] = namespace.opened.namespace
         return namespace.opened.namespace
 
@@ -131,7 +131,7 @@ def reopen_namespace(namespace: NamespaceHandle, seconds: float) -> Operation[in
 
 def match(namespace: NamespaceHandle, keys: Keys, seconds: float) -> Operation[Match]:
     def shape(_: Session, replies: Replies) -> Match:
-        reply = _one(replies, wire.Matched)
+        reply = only_reply(replies, wire.Matched)
         return Match([Tier(tier) for tier in reply.tiers], reply.seconds)
 
     return Operation("match", lambda id, ns: wire.Match(id, ns, _list(keys)), shape, seconds, namespace)
@@ -160,7 +160,7 @@ def acquire(
 
 def adopt(token: bytes, seconds: float) -> Operation[Blocks]:
     def shape(session: Session, replies: Replies) -> Blocks:
-        return session.adopted(_one(replies, wire.Adopted))
+        return session.adopted(only_reply(replies, wire.Adopted))
 
     return Operation("adopt", lambda id, _: wire.Adopt(id, token), shape, seconds)
 
@@ -193,7 +193,7 @@ def reserve(namespace: NamespaceHandle, new: NewBlocks, seconds: float) -> Opera
         )
 
     def shape(session: Session, replies: Replies) -> tuple[Session, list[Slot | None]]:
-        return session, session.reserved(new.keys, new.sizes, _one(replies, wire.Reserved))
+        return session, session.reserved(new.keys, new.sizes, only_reply(replies, wire.Reserved))
 
     return Operation("reserve", build, shape, seconds + GRACE_SECONDS, namespace, writes=True)
 
@@ -216,7 +216,7 @@ def commit(
     deadline_ms = milliseconds(seconds)
 
     def shape(_: Session, replies: Replies) -> list[CommitState]:
-        reply = _one(replies, wire.Committed)
+        reply = only_reply(replies, wire.Committed)
         if reply.failures:
             raise _first_failure(reply.failures, len(slots))
         return [CommitState(state) for state in reply.states]
@@ -253,19 +253,21 @@ def stat(namespace: NamespaceHandle, keys: Keys, seconds: float) -> Operation[li
     return Operation(
         "stat",
         lambda id, ns: wire.Stat(id, ns, _list(keys)),
-        lambda _, replies: _one(replies, wire.Blocks).blocks,
+        lambda _, replies: only_reply(replies, wire.Blocks).blocks,
         seconds,
         namespace,
     )
 
 
 def status(seconds: float) -> Operation[wire.Status]:
-    return Operation("status", lambda id, _: wire.Stat(id), lambda _, replies: _one(replies, wire.Status), seconds)
+    return Operation(
+        "status", lambda id, _: wire.Stat(id), lambda _, replies: only_reply(replies, wire.Status), seconds
+    )
 
 
 def list_blocks(namespace: NamespaceHandle, prefix: bytes, after: bytes, limit: int, seconds: float) -> Operation[Page]:
     def shape(_: Session, replies: Replies) -> Page:
-        reply = _one(replies, wire.Blocks)
+        reply = only_reply(replies, wire.Blocks)
         return Page([block for block in reply.blocks if block is not None], reply.more)
 
     return Operation("list", lambda id, ns: wire.ListBlocks(id, ns, prefix, after, limit), shape, seconds, namespace)
@@ -276,7 +278,7 @@ def verify(namespace: NamespaceHandle, keys: Keys, seconds: float) -> Operation[
     return Operation(
         "verify",
         lambda id, ns: wire.Verify(id, ns, _list(keys), deadline_ms),
-        lambda _, replies: [block is not None for block in _one(replies, wire.Blocks).blocks],
+        lambda _, replies: [block is not None for block in only_reply(replies, wire.Blocks).blocks],
         seconds + GRACE_SECONDS,
         namespace,
     )
@@ -286,7 +288,7 @@ def _list(items: Sequence[T]) -> list[T]:
     return items if isinstance(items, list) else list(items)
 
 
-def _one(replies: Replies, kind: type[T]) -> T:
+def only_reply(replies: Replies, kind: type[T]) -> T:
     (reply,) = replies
     if not isinstance(reply, kind):
         raise BadRequest(f"the daemon answered {type(reply).__name__} where {kind.__name__} belongs; upgrade the older")
@@ -294,14 +296,14 @@ def _one(replies: Replies, kind: type[T]) -> T:
 
 
 def _counted(what: str, build: Builder, seconds: float, namespace: NamespaceHandle) -> Operation[int]:
-    return Operation(what, build, lambda _, replies: _one(replies, wire.Done).count, seconds, namespace)
+    return Operation(what, build, lambda _, replies: only_reply(replies, wire.Done).count, seconds, namespace)
 
 
 def _on_session(what: str, build: Builder, session: Session, ids: list[int], seconds: float) -> Operation[int]:
     return Operation(
         what,
         build,
-        lambda _, replies: _one(replies, wire.Done).count,
+        lambda _, replies: only_reply(replies, wire.Done).count,
         seconds,
         session=session,
         reservation=ids[0] if ids else 0,

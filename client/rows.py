@@ -1,4 +1,6 @@
-"""The rows of lists inside replies of the local socket; the replies themselves are in `wire.py`, which has these names too."""
+"""What stands inside messages of the local socket; the messages themselves are in `wire.py`, which has these names too."""
+
+from enum import StrEnum
 
 import msgspec
 
@@ -37,3 +39,29 @@ class TierStat(msgspec.Struct, frozen=True, array_like=True):
     reserved_bytes: int
     policy: str
     state: str  # ok, populating, degraded
+
+
+class NamespaceKind(StrEnum):
+    KV = "kv"
+    OBJECT = "object"
+
+
+class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):
+    name: str
+    kind: NamespaceKind
+    tenant: str
+    shard: str
+    mode: str
+    family: dict[str, str]
+    blocks: int
+    bytes: int
+
+
+class HintFields(msgspec.Struct, frozen=True, array_like=True):
+    """`tiers.block.Hint` on the wire, without the tenant, which the daemon knows from the credential."""
+
+    priority: int = 128
+    conversation: int = 0
+    turn: int = 0
+    expected_output: int = 0
+    public: bool = False

@@ -9,7 +9,7 @@ Message 1 of a connection is Hello; its reply Welcome carries file descriptors (
 """
 
 import struct
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 
 import msgspec
 
@@ -23,6 +23,9 @@ HEADER = struct.Struct("<I")
 
 BlockStat = rows.BlockStat
 Failure = rows.Failure
+HintFields = rows.HintFields
+NamespaceKind = rows.NamespaceKind
+NamespaceStat = rows.NamespaceStat
 TierStat = rows.TierStat
 
 
@@ -42,21 +45,6 @@ class CommitState(IntEnum):
     PUBLISHED = 1
     DURABLE = 2
     HAVE_IT = 3
-
-
-class NamespaceKind(StrEnum):
-    KV = "kv"
-    OBJECT = "object"
-
-
-class HintFields(msgspec.Struct, frozen=True, array_like=True):
-    """`tiers.block.Hint` on the wire, without the tenant, which the daemon knows from the credential."""
-
-    priority: int = 128
-    conversation: int = 0
-    turn: int = 0
-    expected_output: int = 0
-    public: bool = False
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -232,9 +220,26 @@ class Recomputed(Message, frozen=True, tag=19):
     compute_seconds: float
 
 
+class Replicate(Message, frozen=True, tag=20):
+    """Copies blocks of this node to the node called `to` (or at that host:port), which pulls them from here. Answered when it has
+    them, has refused them, or at the deadline."""
+
+    namespace: int
+    keys: list[bytes]
+    to: str
+    deadline_ms: int
+
+
+class Warm(Message, frozen=True, tag=21):
+    """Begins to bring blocks into DRAM, from NVMe or from other nodes. Answered at once."""
+
+    namespace: int
+    keys: list[bytes]
+
+
 ReadRequest = Match | Acquire | Adopt | Expect | Release | Recomputed
 WriteRequest = Reserve | Advance | Commit | Abort
-BlockRequest = Pin | Unpin | SetTtl | Evict | Stat | ListBlocks | Verify
+BlockRequest = Pin | Unpin | SetTtl | Evict | Stat | ListBlocks | Verify | Replicate | Warm
 Request = Hello | Open | ReadRequest | WriteRequest | BlockRequest
 
 
@@ -339,17 +344,6 @@ class Blocks(Message, frozen=True, tag=110):
     more: bool = False
 
 
-class NamespaceStat(msgspec.Struct, frozen=True, array_like=True):
-    name: str
-    kind: NamespaceKind
-    tenant: str
-    shard: str
-    mode: str
-    family: dict[str, str]
-    blocks: int
-    bytes: int
-
-
 class Status(Message, frozen=True, tag=111):
     node: str
     version: str
@@ -361,6 +355,27 @@ class Status(Message, frozen=True, tag=111):
     clients: int
 
 
+class Replicated(Message, frozen=True, tag=112):
+    """How many blocks: are not on this node, were at the other one already, were copied, were refused (`reason`: the last one's)."""
+
+    node: str
+    missing: int
+    there: int
+    copied: int
+    copied_bytes: int
+    refused: int
+    reason: str
+
+
+class Warming(Message, frozen=True, tag=113):
+    """How many blocks: are in DRAM, are on their way, were left out since too many are, are not known to be anywhere."""
+
+    in_memory: int
+    coming: int
+    left_out: int
+    missing: int
+
+
 class Failed(Message, frozen=True, tag=199):
     """The request failed as a whole: `error` is a class of mooncask.errors, `data` its attributes."""
 
@@ -369,9 +384,8 @@ class Failed(Message, frozen=True, tag=199):
     data: dict[str, str | int | float]
 
 
-Reply = (
-    Welcome | Opened | Matched | Acquired | Adopted | Progress | Reserved | Committed | Done | Blocks | Status | Failed
-)
+Placed = Opened | Matched | Acquired | Adopted | Progress | Reserved | Committed
+Reply = Welcome | Placed | Done | Blocks | Status | Replicated | Warming | Failed
 
 
 def frame(encoder: msgspec.msgpack.Encoder, message: Message) -> bytes:

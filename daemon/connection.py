@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from mooncask.client import wire
+from mooncask.daemon.ahead import Ahead
 from mooncask.daemon.control import Control
 from mooncask.daemon.insight.latencies import Latencies
 from mooncask.daemon.reading import Reading
@@ -195,6 +196,7 @@ class Connection(asyncio.Protocol):
 
 def _handlers(session: Session) -> dict[type, Handler]:
     reading, writing, control = Reading(session), WritingRequests(session), Control(session)
+    ahead = Ahead(session)
     return {
         wire.Open: control.open,
         wire.Match: reading.match,
@@ -214,6 +216,8 @@ def _handlers(session: Session) -> dict[type, Handler]:
         wire.Stat: control.stat,
         wire.ListBlocks: control.list_blocks,
         wire.Verify: reading.verify,
+        wire.Replicate: ahead.replicate,
+        wire.Warm: ahead.warm,
     }
 
 
