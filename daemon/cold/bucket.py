@@ -95,13 +95,11 @@ class Bucket:
 
     async def list(self, beginning: str) -> AsyncIterator[Found]:
         """All objects below `beginning`, which ends in a slash. Raises BucketFault."""
-        pages = self._obstore.list(self._writer, beginning, chunk_size=1000).__aiter__()
+        pages: AsyncIterator[Any] = self._obstore.list(self._writer, beginning, chunk_size=1000).__aiter__()
         while True:
             try:
-                page = await self._within(anext(pages, None), beginning, LIST_SECONDS)
-            except FileNotFoundError:
-                return
-            if page is None:
+                page: Any = await self._within(anext(pages), beginning, LIST_SECONDS)
+            except (StopAsyncIteration, FileNotFoundError):
                 return
             for found in page:
                 yield Found(found["path"], found["size"], found["last_modified"].timestamp())

@@ -140,8 +140,8 @@ class Fetching:
         world, pack = self._world, read.pack
         began = time.monotonic()
         path = pack_path(pack.run, pack.name.number)
+        seconds = max(0.001, deadline - began - SPARE_SECONDS)
         try:
-            seconds = max(0.001, deadline - began - SPARE_SECONDS)
             data = await world.bucket.get_range(path, read.offset, read.length, seconds)
         except BucketFault as error:
             took = time.monotonic() - began

@@ -62,7 +62,7 @@ class IndexBody(msgspec.Struct, frozen=True, array_like=True):
 def encode_index(incarnation: bytes, number: int, body: IndexBody, sealing: Sealing) -> bytes:
     header = ObjectHeader(INDEX_MAGIC, incarnation, number, len(body.packs), sealing.key_id)
     packed = msgspec.msgpack.encode(body)
-    sealed = sealing.seal(header.identity, HEADER_BYTES, packed)
+    sealed = b"".join(sealing.seal(header.identity, HEADER_BYTES, [packed]))
     return encode_header(header) + xxhash.xxh3_128_digest(sealed) + sealed
 
 

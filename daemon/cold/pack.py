@@ -4,11 +4,12 @@ A record stands alone: a ranged read of it is enough. Where records are is told 
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import xxhash
 
-from mooncask.daemon.cold.sealing import CannotOpen, Sealing
+from mooncask.daemon.cold.sealing import CannotOpen, Piece, Sealing
 
 VERSION = 1
 PACK_MAGIC = b"MCPACK\r\n"
@@ -93,8 +94,10 @@ def record_length(facts: BlockFacts, sealing: Sealing) -> int:
     return RECORD_BYTES + len(facts.key) + len(facts.parent) + facts.size + sealing.extra_bytes
 
 
-def encode_record(facts: BlockFacts, payload: memoryview, sealing: Sealing, identity: bytes, place: int) -> bytes:
-    """`place`: where in the pack it will be."""
+def encode_record(
+    facts: BlockFacts, payload: memoryview, sealing: Sealing, identity: bytes, place: int
+) -> Sequence[Piece]:
+    """The record's bytes in pieces, of which the payload may be one as it is. `place`: where in the pack it will be."""
     head = _RECORD.pack(
         _RECORD_MAGIC,
         len(facts.key),
@@ -107,7 +110,7 @@ def encode_record(facts: BlockFacts, payload: memoryview, sealing: Sealing, iden
         facts.created,
     )
     check = xxhash.xxh3_128_digest(head + facts.key + facts.parent)
-    return sealing.seal(identity, place, b"".join((head, check, facts.key, facts.parent, payload)))
+    return sealing.seal(identity, place, [head + check + facts.key + facts.parent, payload])
 
 
 def decode_record(data: bytes | memoryview, sealing: Sealing, key_id: bytes, identity: bytes, place: int) -> Record:

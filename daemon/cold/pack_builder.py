@@ -1,5 +1,6 @@
 """Puts a pack's bytes together, and says what an index object has of it."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,7 +17,7 @@ from mooncask.daemon.cold.pack import (
     encode_record,
     identity_of,
 )
-from mooncask.daemon.cold.sealing import Sealing
+from mooncask.daemon.cold.sealing import Piece, Sealing
 from mooncask.tiers.namespace import NamespaceSpec
 
 
@@ -29,17 +30,18 @@ class PackBuilder:
     size_max: int
     size: int = HEADER_BYTES
     blocks: list[Block] = field(default_factory=list)
-    _parts: list[bytes] = field(default_factory=list)
+    _pieces: deque[Piece] = field(default_factory=deque)
 
     def fits(self, size_bytes: int) -> bool:
         return self.size + size_bytes <= self.size_max
 
     def add(self, facts: BlockFacts, payload: memoryview) -> None:
         identity = identity_of(PACK_MAGIC, *self.name)
-        record = encode_record(facts, payload, self.sealing, identity, self.size)
-        self._parts.append(record)
-        self.blocks.append(Block(facts.ns_id, facts.key, self.size, len(record)))
-        self.size += len(record)
+        pieces = encode_record(facts, payload, self.sealing, identity, self.size)
+        self._pieces.extend(pieces)
+        length = sum(len(piece) for piece in pieces)
+        self.blocks.append(Block(facts.ns_id, facts.key, self.size, length))
+        self.size += length
 
     def finish(self) -> memoryview:
         """The whole object. Copied by numpy, which lets the event loop's thread go on."""
@@ -47,10 +49,11 @@ class PackBuilder:
             PACK_MAGIC, self.name.incarnation, self.name.number, len(self.blocks), self.sealing.key_id
         )
         whole, offset = np.empty(self.size, np.uint8), 0
-        for part in (encode_header(header), *self._parts):
-            np.copyto(whole[offset : offset + len(part)], np.frombuffer(part, np.uint8))
-            offset += len(part)
-        self._parts.clear()
+        self._pieces.appendleft(encode_header(header))
+        while self._pieces:  # each goes as soon as it is copied: there is never much more than one pack in memory
+            piece = self._pieces.popleft()
+            np.copyto(whole[offset : offset + len(piece)], np.frombuffer(piece, np.uint8))
+            offset += len(piece)
         return whole.data
 
     def entry(self, node: str, created: int, ns_ids: Sequence[bytes]) -> PackEntry:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from mooncask.errors import ConfigError
 
+Piece = bytes | memoryview
 KEY_BYTES = 32
 KEY_ID_BYTES = 8
 NO_KEY_ID = bytes(KEY_ID_BYTES)
@@ -41,7 +42,9 @@ class Sealing(Protocol):
         """By how much a sealed part is longer."""
         ...
 
-    def seal(self, identity: bytes, place: int, part: bytes | bytearray | memoryview) -> bytes: ...
+    def seal(self, identity: bytes, place: int, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Of one part, given in pieces, what is to be written; in pieces too, which may be the very same."""
+        ...
 
     def open(self, key_id: bytes, identity: bytes, place: int, sealed: bytes | memoryview) -> memoryview:
         """The part. Raises CannotOpen."""
@@ -54,8 +57,8 @@ class Plain:
     key_id = NO_KEY_ID
     extra_bytes = 0
 
-    def seal(self, identity: bytes, place: int, part: bytes | bytearray | memoryview) -> bytes:
-        return bytes(part)
+    def seal(self, identity: bytes, place: int, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        return pieces
 
     def open(self, key_id: bytes, identity: bytes, place: int, sealed: bytes | memoryview) -> memoryview:
         if key_id != NO_KEY_ID:
@@ -71,12 +74,13 @@ class AesGcm:
     keys: Mapping[bytes, bytes]
     extra_bytes: int = NONCE_BYTES + TAG_BYTES
 
-    def seal(self, identity: bytes, place: int, part: bytes | bytearray | memoryview) -> bytes:
+    def seal(self, identity: bytes, place: int, pieces: Sequence[Piece]) -> Sequence[Piece]:
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         nonce = os.urandom(NONCE_BYTES)
         key = _object_key(self.keys[self.key_id], identity)
-        return nonce + AESGCM(key).encrypt(nonce, part, _bound_to(identity, place))
+        whole = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return [nonce, AESGCM(key).encrypt(nonce, whole, _bound_to(identity, place))]
 
     def open(self, key_id: bytes, identity: bytes, place: int, sealed: bytes | memoryview) -> memoryview:
         from cryptography.exceptions import InvalidTag

@@ -19,38 +19,42 @@ def pack(number: int, run: bytes = bytes(16)) -> Pack:
 
 
 class IndexModel(RuleBasedStateMachine):
-    """The model: which packs are there with which keys; a block is in the oldest of them, unless it was forgotten."""
+    """The model: which packs are there with which keys, and which of these count; a block is in the oldest pack where it counts."""
 
     def __init__(self) -> None:
         super().__init__()
         self.index = ColdIndex(1000)
         self.packs: dict[int, list[bytes]] = {}
-        self.known: set[bytes] = set()
+        self.counting: dict[int, set[bytes]] = {}
+
+    @property
+    def known(self) -> set[bytes]:
+        return {key for keys in self.counting.values() for key in keys}
 
     @rule(number=st.integers(0, 5), keys=st.sets(st.sampled_from(KEYS), min_size=1))
     def add(self, number: int, keys: set[bytes]) -> None:
-        if number in self.packs:
-            keys = set(self.packs[number])
-        self.packs[number] = sorted(keys)
-        self.index.add(pack(number), [Block(NS, key, 10 * i, 10) for i, key in enumerate(sorted(keys))])
-        self.known |= keys
+        """A pack that is known already is looked at again, and has what it had: packs are never changed."""
+        self.packs.setdefault(number, sorted(keys))
+        self.index.add(pack(number), [Block(NS, key, 10 * i, 10) for i, key in enumerate(self.packs[number])])
+        self.counting[number] = set(self.packs[number])
 
     @rule(number=st.integers(0, 5))
     def drop(self, number: int) -> None:
         """Who has copies of what was in it is asked again, as `Refreshing` does."""
         again = self.index.drop(PackName(bytes(16), number))
-        gone = self.packs.pop(number, [])
-        assert again or not any(set(gone) & set(keys) & self.known for keys in self.packs.values())
+        self.packs.pop(number, None)
+        gone = self.counting.pop(number, set())
+        assert again or all(self.index.has(NS, key) for key in gone & self.known)
         if again:
             for other in list(self.packs):
-                self.add(other, set(self.packs[other]))
-        self.known &= {key for keys in self.packs.values() for key in keys}
+                self.add(other, set())
 
     @rule(key=st.sampled_from(KEYS))
     def forget(self, key: bytes) -> None:
         found = self.index.forget(NS, key)
         assert (found is not None) == (key in self.known)
-        self.known.discard(key)
+        for keys in self.counting.values():
+            keys.discard(key)
 
     @invariant()
     def what_is_found_is_what_is_there(self) -> None:
@@ -58,8 +62,9 @@ class IndexModel(RuleBasedStateMachine):
             place = self.index.find(NS, key)
             assert (place is not None) == (key in self.known) == self.index.has(NS, key)
             if place is not None:
-                keys = self.packs[place.pack.name.number]
-                assert (place.offset, place.length) == (10 * keys.index(key), 10)
+                oldest = min(number for number, keys in self.counting.items() if key in keys)
+                assert place.pack.name.number == oldest
+                assert (place.offset, place.length) == (10 * self.packs[oldest].index(key), 10)
 
     @invariant()
     def sums_add_up(self) -> None:
