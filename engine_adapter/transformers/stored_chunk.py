@@ -25,6 +25,12 @@ class StoredChunk:
             if slot is not None
         ]
 
+    @property
+    def layer_bytes(self) -> int:
+        """What one layer of those blocks takes that there is a place for."""
+        layout = self._buffer.layout
+        return len(self._open) * layout.block_bytes // layout.layers
+
     def save_layer(self, layer: int) -> None:
         """Copies one layer of every block to its place and tells the daemon, if it was not told just now, how far this got."""
         for index, block in self._open:

@@ -11,8 +11,10 @@ from typing import Annotated
 import typer
 
 from mooncask.errors import BadRequest
+from mooncask.tools.bench.directory_command import directory
 from mooncask.tools.bench.disk_limits import takes_direct_io
 from mooncask.tools.bench.http_command import http
+from mooncask.tools.bench.layerwise_command import layerwise
 from mooncask.tools.bench.mount_command import mount
 from mooncask.tools.bench.nodes_command import peers as nodes
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
@@ -24,8 +26,10 @@ from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 bench.command()(mount)
+bench.command()(layerwise)
 bench.command()(http)
 bench.command("peers")(nodes)
+bench.command()(directory)
 
 
 @bench.callback()
