@@ -41,19 +41,27 @@ class StoreConnection:
 
     def open(self) -> tuple[LocalClient, list[NamespaceHandle]]:
         """Connects and opens the namespaces if need be. Raises DaemonUnavailable, also while it is not to be asked."""
-        if not self.usable:
-            raise DaemonUnavailable(self.settings.socket, "it could not be reached a moment ago")
         with self._opening:
             if self._closed:
                 raise DaemonUnavailable(self.settings.socket, "the engine is shutting down")
+            if not self.usable:
+                raise DaemonUnavailable(self.settings.socket, "it could not be reached a moment ago")
+            if self._client is None or len(self.handles) < len(self.shards):
+                self._connect()
+            assert self._client is not None
+            return self._client, self.handles
+
+    def _connect(self) -> None:
+        try:
             if self._client is None:
                 self._client = LocalClient.connect(
                     self.settings.socket, name=self._name, deadline_seconds=self.settings.deadline_seconds
                 )
-            if len(self.handles) < len(self.shards):
-                self.node = self._client.status().node
-                self.handles = [self._open_namespace(self._client, shard) for shard in self.shards]
-            return self._client, self.handles
+            self.node = self._client.status().node
+            self.handles = [self._open_namespace(self._client, shard) for shard in self.shards]
+        except MooncaskError as error:
+            self._patience.failed(error, time.monotonic())  # before the next thread tries, which waits for the lock
+            raise
 
     def _open_namespace(self, client: LocalClient, shard: WorkerHello) -> NamespaceHandle:
         mode = self.settings.mode

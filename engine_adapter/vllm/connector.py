@@ -189,6 +189,11 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
             return False, None
         return self.scheduler.finished(request, _was_aborted(request))
 
+    def reset_cache(self) -> bool:
+        if self.scheduler is not None:
+            self.scheduler.reset()
+        return True
+
     # --- both ---
 
     def get_kv_connector_stats(self) -> MooncaskStats | None:

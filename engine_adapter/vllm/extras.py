@@ -36,6 +36,8 @@ class LoraDigests:
 
 def describe(request: Any, loras: LoraDigests) -> tuple[BlockExtras, str]:
     """The extras, and why the request must do without the store (empty: it need not)."""
+    if request.resumable:
+        return BlockExtras(), "it is a streaming session, whose last token may be taken back after it has a key"
     try:
         lora = loras.of(request.lora_request.lora_path) if request.lora_request is not None else b""
     except (MooncaskError, OSError) as error:

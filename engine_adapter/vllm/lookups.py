@@ -59,8 +59,8 @@ class Found:
 
     def hand_over(self) -> list[bytes]:
         """Tokens with which the workers adopt the leases, one a shard."""
-        tokens = [lease.hand_over() for lease in self.leases]
-        self.leases = []
+        tokens = [lease.hand_over() if lease.token else b"" for lease in self.leases]
+        self.release()  # of one that has no token
         return tokens
 
 

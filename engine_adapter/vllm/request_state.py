@@ -48,6 +48,8 @@ class RequestState:
     """Blocks from the first on that need no saving: saved, being saved, or known to be in the store."""
     tried_at: int = -1
     """`num_preemptions` when a load was planned: one that failed is not tried again."""
+    promised: Span | None = None
+    """What was matched last, until the engine has places for it."""
     loading: Span | None = None
     saving: dict[int, int] = field(default_factory=dict)
     """By a save's number: the workers that are not done with it."""
@@ -65,11 +67,13 @@ class RequestState:
     def may_load(self) -> bool:
         return self.tried_at != self.request.num_preemptions and not self.request.skip_reading_prefix_cache
 
-    def plan_load(self, start: int, blocks: int) -> Span:
-        """The engine has places for blocks [start, start + blocks)."""
+    def plan_load(self, blocks: int) -> Span:
+        """The engine has places for the first `blocks` blocks of what was promised."""
+        assert self.promised is not None and self.promised.start + blocks <= self.promised.stop
         self.tried_at = self.request.num_preemptions
-        self.loading = Span(start, start + blocks)
-        self.saved = max(self.saved, start + blocks)
+        self.loading = Span(self.promised.start, self.promised.start + blocks)
+        self.promised = None
+        self.saved = max(self.saved, self.loading.stop)
         return self.loading
 
     def loaded(self, blocks: int) -> None:
@@ -91,5 +95,5 @@ class RequestState:
 
     def preempted(self) -> None:
         """Its blocks are gone; saves under way are given up."""
-        self.block_ids, self.saved, self.loading = [], 0, None
+        self.block_ids, self.saved, self.loading, self.promised = [], 0, None, None
         self.saving.clear()

@@ -75,6 +75,8 @@ class SchedulerSide:
         self._released: set[str] = set()
         self._numbers = itertools.count(1)
         self._told: set[str] = set()
+        self._epoch = b""
+        """In every root, once the engine was told to forget what it stored."""
         self._computing: tuple[float, int] | None = None
         self._connecting = self.lookups.in_background("connecting", connection.open)
 
@@ -90,6 +92,7 @@ class SchedulerSide:
         if found is None:
             return None
         blocks = max(0, found.blocks - start)
+        state.promised = Span(start, start + blocks)
         if not blocks:
             self.lookups.drop(request.request_id)
             state.tried_at = request.num_preemptions
@@ -118,20 +121,16 @@ class SchedulerSide:
 
     def allocated(self, request: EngineRequest, block_ids: Sequence[int], external_tokens: int) -> None:
         """vLLM has places for what was matched, or has decided against it (0)."""
-        state = self.states.get(request.request_id)
+        state, found = self.states.get(request.request_id), self.lookups.take(request.request_id) or Found()
+        if state is None or not external_tokens:
+            found.release()
         if state is None:
             return
-        found = self.lookups.take(request.request_id)
-        if found is None:
-            return
         state.saved = max(state.saved, found.stored)
-        blocks = external_tokens // self._block_tokens
-        if not blocks:
-            found.release()
-            return
-        span = state.plan_load(found.start, blocks)
-        self.counters.add("lookup_hit_tokens", external_tokens)
-        self._loads.append(self._load_plan(state, span, block_ids, found))
+        if external_tokens:
+            span = state.plan_load(external_tokens // self._block_tokens)
+            self.counters.add("lookup_hit_tokens", external_tokens)
+            self._loads.append(self._load_plan(state, span, block_ids, found))
 
     def _load_plan(self, state: RequestState, span: Span, block_ids: Sequence[int], found: Found) -> LoadPlan:
         shards = [shard.shard for shard in self.connection.shards]
@@ -139,7 +138,7 @@ class SchedulerSide:
             state.request.request_id,
             state.keys()[span.start : span.stop],
             list(block_ids[span.start : span.stop]),
-            dict(zip(shards, found.hand_over(), strict=True)),
+            dict(zip(shards, found.hand_over(), strict=False)),
             found.wait,
             found.seconds,
             found.tier,
@@ -220,6 +219,13 @@ class SchedulerSide:
         digest = keys[-1].hex() if keys else ""
         return HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8)).params(remote)
 
+    def reset(self) -> None:
+        """The engine's KV of the past is not its own any more (its weights may be others): chains begin anew, for it alone."""
+        self._epoch = b"reset\0" + secrets.token_bytes(16)
+        for request_id, state in self.states.items():
+            self.lookups.drop(request_id)
+            state.chain, state.saved, state.promised = None, 0, None
+
     def close(self) -> None:
         self.lookups.close()
         self.connection.close()
@@ -246,7 +252,7 @@ class SchedulerSide:
                 self.counters.add("bypassed_requests")
                 self._say_once(f"a request does without the store: {state.bypass}")
                 return None
-            root = handle.root(request.cache_salt or b"")
+            root = handle.root(self._epoch + (request.cache_salt or "").encode())
             state.chain = KeyChain(root, self._block_tokens, handle.hash, extras)
             if self._writes and wants_remote_decode(request.kv_transfer_params):
                 self._announce(state)

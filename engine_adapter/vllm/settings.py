@@ -26,7 +26,7 @@ class ConnectorSettings:
     """How long all loading of one request may take; what is missing then is computed."""
     lease_bytes: int = 64 << 20
     """Bytes of a shard that are leased, loaded or saved at a time."""
-    threads: int = 2
+    threads: int = 4
     """Threads that load, and as many that look up; one saves."""
     save_backlog_max: int = 64
     """Saves that may wait; one more is dropped and counted."""

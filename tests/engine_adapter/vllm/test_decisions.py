@@ -125,11 +125,13 @@ def test_generated_tokens_fill_blocks_only_when_wanted() -> None:
 
 def test_what_was_loaded_is_not_saved_again_and_what_failed_to_load_is() -> None:
     one = state(tokens=20)
-    assert one.plan_load(1, 3) == Span(1, 4)
+    one.promised = Span(1, 4)
+    assert one.plan_load(3) == Span(1, 4)
     one.loaded(3)
     assert one.plan_save(20, True) == Span(4, 5)
     other = state(tokens=20)
-    other.plan_load(1, 3)
+    other.promised = Span(1, 4)
+    other.plan_load(3)
     other.loaded(1)
     assert other.plan_save(20, True) == Span(2, 5)
 
@@ -137,7 +139,8 @@ def test_what_was_loaded_is_not_saved_again_and_what_failed_to_load_is() -> None
 def test_a_load_is_tried_once_and_once_more_after_a_preemption() -> None:
     one = state(tokens=20)
     assert one.may_load
-    one.plan_load(0, 2)
+    one.promised = Span(0, 2)
+    one.plan_load(2)
     assert not one.may_load
     one.preempted()
     one.request.num_preemptions = 1  # type: ignore[misc]  # a property of vLLM's

@@ -248,6 +248,23 @@ def test_a_prefill_engine_hands_over_and_a_decode_engine_waits_for_what_is_still
         assert decode.counters.totals["refused_handovers"] == 1
 
 
+def test_an_engine_that_was_reset_finds_nothing_of_before_and_its_own_of_after(daemon: DaemonProcess) -> None:
+    one = request(2)
+    with SmallEngine(daemon.socket_path) as engine, SmallEngine(daemon.socket_path) as other:
+        stored(engine, one, [0, 1, 2])
+        running = again(one)
+        engine.scheduler.arrived(running)
+        engine.scheduler.reset()
+        assert engine.matched(running) == 0
+        engine.compute(running, [3, 4, 5])
+        engine.settle()
+        assert engine.matched(again(one)) == 2 * BLOCK_TOKENS
+        assert engine.counters.totals["saved_blocks"] == 4
+        later = request(1)
+        stored(engine, later, [6, 7])
+        assert other.matched(later) == 0
+
+
 def test_an_engine_starts_without_a_daemon_and_uses_it_when_it_comes(tmp_path: Path) -> None:
     with DaemonProcess.start(tmp_path) as daemon:
         daemon.stop()
