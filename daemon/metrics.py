@@ -241,6 +241,11 @@ class _DaemonCollector:
         up = GaugeMetricFamily("mooncask_directory_up", "0 = the directory does not answer.")
         up.add_metric([], float(cluster.directory.state == "ok"))
         yield up
+        replicas = self._service.store.replicas
+        yield GaugeMetricFamily(
+            "mooncask_replica_blocks", "Blocks that other nodes are thought to have too.", len(replicas)
+        )
+        yield GaugeMetricFamily("mooncask_spare_blocks", "Of these, those that may leave first.", replicas.spares)
         linked = GaugeMetricFamily("mooncask_peer_linked", "Whether there is a link to the node.", labels=["peer"])
         received = CounterMetricFamily(
             "mooncask_peer_received_bytes", "Bytes of blocks that came from the node.", labels=["peer"]
