@@ -1,0 +1,148 @@
+"""The Conductor's configuration: a TOML file, `MOONCASK_CONDUCTOR_<SECTION>_<KEY>` variables on top, one frozen object.
+
+Every error is a ConfigError that names the key, what it is, and what is allowed. Durations are seconds.
+"""
+
+import ipaddress
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from mooncask.conductor.scheduling.admission import ADMISSIONS
+from mooncask.conductor.scheduling.placement import PLACEMENTS
+from mooncask.errors import ConfigError
+
+PREFIX = "MOONCASK_CONDUCTOR_"
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One [section]."""
+
+
+class ServerSection(Section, frozen=True):
+    """Where the Conductor is reached, and by whom."""
+
+    listen: str = "127.0.0.1:9471"
+    """For clients: HOST:PORT."""
+    workers_listen: str = "127.0.0.1:9472"
+    """For workers, who must know the secret."""
+    worker_secret: str = ""
+    worker_secret_file: str = ""
+    body_bytes_max: Count = 16 << 20
+    drain_seconds: Positive = 30.0
+    """At SIGTERM, for answers that are under way."""
+
+
+class PolicySection(Section, frozen=True):
+    """How requests are placed and admitted; the names are those of `mooncask simulate`."""
+
+    placement: str = "kvcache-centric"
+    admission: str = "predicted"
+    threshold: Positive = 1.0
+    balancing_threshold: Positive = 1.5
+
+
+class LimitsSection(Section, frozen=True):
+    running_max: Count = 1024
+    waiting_max: Count = 64
+    inline_tokens: int = 64
+    inline_prefill_tokens: int = 512
+    prefix_seconds: Positive = 0.05
+    """What asking the nodes for a prefix may take."""
+
+
+class ClassSection(Section, frozen=True):
+    """[classes.NAME], from the lowest to the highest: the service level of its requests."""
+
+    ttft_seconds: Positive = 30.0
+    tbt_seconds: Positive = 0.2
+    priority: Annotated[int, msgspec.Meta(ge=0, le=255)] = 128
+
+
+class ModelSection(Section, frozen=True):
+    """[models.NAME]: where its tokeniser and chat template are."""
+
+    tokenizer: str
+
+
+class Config(Section, frozen=True):
+    server: ServerSection = ServerSection()
+    policy: PolicySection = PolicySection()
+    limits: LimitsSection = LimitsSection()
+    classes: dict[str, ClassSection] = {}
+    models: dict[str, ModelSection] = {}
+
+    def classes_or_default(self) -> dict[str, ClassSection]:
+        return self.classes or {"default": ClassSection()}
+
+
+def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
+    """File, then environment. Raises ConfigError."""
+    raw = _read(path) if path is not None else {}
+    for name, value in environment.items():
+        if name.startswith(PREFIX):
+            section, _, key = name.removeprefix(PREFIX).lower().partition("_")
+            raw.setdefault(section, {})[key] = value
+    try:
+        config = msgspec.convert(raw, Config, strict=False)
+    except msgspec.ValidationError as exc:
+        text, _, where = str(exc).partition(" - at ")
+        raise ConfigError(where.strip("`$.") or str(path), "", text) from exc
+    _check(config)
+    return config
+
+
+def secret_of(section: ServerSection) -> str:
+    """The workers' secret, from its file if it has one. Raises ConfigError."""
+    if not section.worker_secret_file:
+        return section.worker_secret
+    try:
+        return Path(section.worker_secret_file).read_text().strip()
+    except OSError as exc:
+        raise ConfigError("server.worker_secret_file", section.worker_secret_file, f"cannot be read: {exc}") from exc
+
+
+def split_listen(listen: str, key: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT. Raises ConfigError that names `key`."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(key, repr(listen), 'must be HOST:PORT, such as "127.0.0.1:9471"')
+    return host, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _read(path: Path) -> dict[str, dict[str, object]]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as exc:
+        raise ConfigError("--config", str(path), f"cannot be read: {exc.strerror}") from exc
+    except tomllib.TOMLDecodeError as exc:
+        raise ConfigError("--config", str(path), f"is no TOML: {exc}") from exc
+
+
+def _check(config: Config) -> None:
+    _one_of("policy.placement", config.policy.placement, PLACEMENTS)
+    _one_of("policy.admission", config.policy.admission, ADMISSIONS)
+    split_listen(config.server.listen, "server.listen")
+    host, _ = split_listen(config.server.workers_listen, "server.workers_listen")
+    if not is_loopback(host) and not secret_of(config.server):
+        raise ConfigError(
+            "server.workers_listen", config.server.workers_listen, "another address than loopback needs a worker_secret"
+        )
+
+
+def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ConfigError(key, repr(value), f"must be one of {', '.join(allowed)}")

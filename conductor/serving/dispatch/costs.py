@@ -1,0 +1,46 @@
+"""What prefills, steps and fetches cost here, learned from what was measured. Start values come from the workers' warm-up."""
+
+from dataclasses import dataclass
+
+from mooncask.conductor.models.cost import LinearStep, PolynomialPrefill
+from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
+
+STEP_START = LinearStep(fixed=0.02, per_request=0.002, per_token=1e-7)
+"""Before any step was measured; the first reports put it right."""
+FETCH_BYTES_PER_SECOND = 1e9
+"""Between two nodes, before it was measured."""
+FETCH_HALF_BYTES = 64 << 20
+
+
+@dataclass(slots=True)
+class PoolCosts:
+    """`PrefillCosts` for placement, of one model's pool. Not safe for concurrent use."""
+
+    prefill: LearnedPrefill
+    decode: LearnedDecode
+    token_bytes: float
+    fetch_rate: float = FETCH_BYTES_PER_SECOND
+
+    @classmethod
+    def starting(cls, prefill_tokens_per_second: float, token_bytes: float) -> "PoolCosts":
+        pace = 1.0 / prefill_tokens_per_second if prefill_tokens_per_second else 1e-3
+        return cls(LearnedPrefill(PolynomialPrefill(pace, pace * 1e-5)), LearnedDecode(STEP_START), token_bytes)
+
+    def prefill_seconds(self, tokens: int, prefix: int) -> float:
+        return self.prefill.seconds(tokens, prefix)
+
+    def occupied_seconds(self, tokens: int, prefix: int) -> float:
+        return self.prefill.seconds(tokens, prefix)
+
+    def fetch_seconds(self, source: int, target: int, tokens: int) -> float:
+        return tokens * self.token_bytes / self.fetch_rate
+
+    @property
+    def pace(self) -> float:
+        """Seconds a token of a prompt of ordinary length."""
+        return self.prefill.seconds(1024, 0) / 1024
+
+    def observe_fetch(self, size_bytes: float, seconds: float) -> None:
+        if size_bytes > 0 and seconds > 0:
+            keep = 0.5 ** (size_bytes / FETCH_HALF_BYTES)
+            self.fetch_rate = keep * self.fetch_rate + (1 - keep) * size_bytes / seconds

@@ -1,0 +1,324 @@
+"""Runs jobs: place, prefill, decode, and again elsewhere when a worker fails.
+
+Decode gets the request as soon as the prefill has begun, and loads KV while the rest is computed. Before the first token a
+failed request is done again from what is cached; behind it the answer is continued with the tokens that were passed on, so
+none is told twice: workers draw by (seed, position), so the continuation is the one that the first would have made.
+"""
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from mooncask.client.hashing import root
+from mooncask.client.prompt_keys import prompt_keys
+from mooncask.client.worker_api import DecodeCall, DecodeDone, Hashing, PrefillCall, PrefillDone, Step, Tokens
+from mooncask.conductor.scheduling.decision import Policies
+from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
+from mooncask.conductor.serving.dispatch.costs import PoolCosts
+from mooncask.conductor.serving.dispatch.history import Decision, History
+from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
+from mooncask.conductor.serving.dispatch.policy_table import PolicyTable
+from mooncask.conductor.serving.dispatch.pools import Pools, Worker
+from mooncask.conductor.serving.dispatch.prefilling import Prefilling
+from mooncask.conductor.serving.dispatch.prefixes import Held, Prefixes
+from mooncask.conductor.serving.dispatch.slot_queue import SlotQueue
+from mooncask.conductor.serving.dispatch.worker_client import Bounced, KvLost, WorkerClient
+from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
+from mooncask.errors import AnswerBroken, ContextTooLong, DeadlineExceeded, NoWorkers, Overloaded, WorkerUnavailable
+
+log = logging.getLogger(__name__)
+
+ATTEMPTS_MAX = 4
+PATIENCE_SECONDS = 5.0
+"""Decode waits at least so long for the next blocks of a prefill that runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """`running_max` requests at a time, of which `waiting_max` may wait for a place to decode."""
+
+    running_max: int = 1024
+    waiting_max: int = 64
+    inline_tokens: int = 64
+    """Missing tokens that decode computes without a prefill."""
+    inline_prefill_tokens: int = 512
+    """Missing tokens that decode computes when a prefill has failed to bring them."""
+
+
+@dataclass(slots=True)
+class _Run:
+    """One job on its way."""
+
+    job: Job
+    decision: Decision
+    hashing: Hashing | None
+    begun: bool = False
+    committed: list[int] = field(default_factory=list)
+    failed_workers: set[str] = field(default_factory=set)
+
+    @property
+    def tokens(self) -> list[int]:
+        return self.job.tokens + self.committed
+
+    def keys(self) -> list[bytes]:
+        """Of the full blocks of the prompt and what was answered; none without a store."""
+        told = self.hashing
+        if told is None:
+            return []
+        fingerprint, salt = bytes.fromhex(told.fingerprint), bytes.fromhex(told.tenant_salt)
+        return prompt_keys(
+            lambda extra: root(fingerprint, salt + extra, told.hash),
+            self.tokens,
+            told.block_tokens,
+            self.job.cache_salt,
+            self.job.public_tokens,
+            told.hash,
+        )
+
+
+class LiveDispatcher:
+    """`job.Dispatcher` over registered workers. Everything belongs to one event loop."""
+
+    def __init__(
+        self, pools: Pools, client: WorkerClient, prefixes: Prefixes, table: PolicyTable, limits: Limits
+    ) -> None:
+        self.pools, self.books, self.history, self.limits = pools, Books(), History(), limits
+        self.costs: dict[str, PoolCosts] = {}
+        self._client, self._prefixes, self._table = client, prefixes, table
+        self._placer = Placer(pools, self.books, limits.inline_tokens)
+        self._queue: SlotQueue[Worker] = SlotQueue(limits.waiting_max)
+        self._running = 0
+        pools.on_report = self._reported
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for a place to decode."""
+        return len(self._queue)
+
+    def models(self) -> list[str]:
+        return self.pools.models(time.monotonic())
+
+    def positions_max(self, model: str) -> int:
+        return self.pools.positions_max(model)
+
+    async def run(self, job: Job) -> AsyncGenerator[Event]:
+        """As `job.Dispatcher.run`."""
+        limit = self.pools.positions_max(job.model)
+        if len(job.tokens) + job.max_tokens > limit:
+            raise ContextTooLong(len(job.tokens), job.max_tokens, limit)
+        if self._running >= self.limits.running_max:
+            raise Overloaded(f"{self._running} requests are being served", 1.0)
+        run = _Run(job, self._decision(job), self.pools.any_of(job.model).hashing)
+        self.history.add(run.decision)
+        started, how = time.monotonic(), "cancelled"
+        self._running += 1
+        try:
+            async with contextlib.aclosing(self._attempts(run)) as events:
+                async for event in events:
+                    if isinstance(event, Ended):
+                        how = event.reason
+                    yield event
+        except Overloaded as exc:
+            self.history.rejected(run.decision, exc.reason, exc.retry_after_seconds)
+            raise
+        except Exception:
+            how = "failed"
+            raise
+        finally:
+            self._running -= 1
+            self.history.ended(run.decision, how, time.monotonic() - started)
+
+    # --- attempts ---
+
+    async def _attempts(self, run: _Run) -> AsyncGenerator[Event]:
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            run.decision.attempts = attempt
+            try:
+                async with contextlib.aclosing(self._attempt(run, admit=attempt == 1)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except (Bounced, KvLost, WorkerUnavailable, DeadlineExceeded) as exc:
+                run.decision.failures.append(exc.message)
+                log.info("request %s, attempt %d: %s", run.job.id, attempt, exc.message)
+            finally:
+                self.books.prefills.pop(run.job.id, None)
+                self.books.decodes.pop(run.job.id, None)
+                self._queue.wake()
+        if run.begun:
+            raise AnswerBroken(run.job.id, run.decision.failures[-1])
+        raise NoWorkers(f"{ATTEMPTS_MAX} attempts failed, the last one: {run.decision.failures[-1]}")
+
+    async def _attempt(self, run: _Run, admit: bool) -> AsyncGenerator[Event]:
+        prompt, keys = await self._look_up(run)
+        costs, policies = self._costs_of(run.job.model), self._policies_of(run.job)
+        placement = self._placer.place(prompt, policies, costs, run.decision, run.failed_workers, admit)
+        prefill = self._prefilling(run, placement, keys)
+        try:
+            if prefill is not None:
+                await prefill.begun()
+            decode = await self._take_slot(run, prompt, placement)
+            call = self._decode_call(run, placement)
+            async with contextlib.aclosing(self._decode(run, decode, call, placement)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            if prefill is not None:
+                await prefill.end()
+
+    def _prefilling(self, run: _Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
+        """Begins it. Its blocks are expected on the worker's node from now on."""
+        worker, job = placement.prefill, run.job
+        if worker is None:
+            return None
+        node, entry = worker.registration.node.name, self.books.prefills[job.id]
+        self._prefixes.recent.placed(node, keys, time.monotonic())
+        call = PrefillCall(
+            id=job.id,
+            tokens=run.tokens,
+            cache_salt=job.cache_salt,
+            public_tokens=job.public_tokens,
+            priority=job.priority,
+            deadline_seconds=job.deadline_seconds,
+        )
+
+        def done(line: PrefillDone) -> None:
+            self.books.prefills.pop(job.id, None)
+            self._learn(worker, line)
+
+        def failed(error: Exception) -> None:
+            self.books.prefills.pop(job.id, None)
+            self._prefixes.recent.failed(node, keys)
+            self._worker_failed(run, worker, error)
+
+        return Prefilling(self._client, worker, call, entry, done, failed)
+
+    def _learn(self, worker: Worker, line: PrefillDone) -> None:
+        costs = self._costs_of(worker.registration.model)
+        self.books.observe_prefill(
+            worker.name, costs.prefill_seconds(line.prompt_tokens, line.cached_tokens), line.seconds
+        )
+        costs.prefill.observe(line.prompt_tokens, line.cached_tokens, line.seconds)
+
+    async def _look_up(self, run: _Run) -> tuple[Prompt, list[bytes]]:
+        """Also what nodes hold of it now."""
+        job = run.job
+        keys = run.keys()
+        nodes = {
+            w.registration.node.name: w.registration.node for w in self.pools.all() if w.registration.model == job.model
+        }
+        held: dict[str, Held] = {}
+        if run.hashing is not None and keys:
+            held = await self._prefixes.held(list(nodes.values()), run.hashing, keys)
+        block_tokens = run.hashing.block_tokens if run.hashing is not None else 1
+        prompt = Prompt(job.id, job.model, len(run.tokens), self._table.rank(job.service_class), block_tokens, held)
+        return prompt, keys
+
+    async def _take_slot(self, run: _Run, prompt: Prompt, placement: Placement) -> Worker:
+        eta = time.monotonic() + placement.ttft_seconds
+
+        def find() -> Worker | None:
+            return self._placer.take_slot(prompt, placement.decode, eta, run.failed_workers)
+
+        seconds = min(run.job.deadline_seconds, self._table.slo(run.job.service_class).ttft_seconds)
+        worker = await self._queue.take(find, run.job.priority, seconds)
+        run.decision.decode_worker = worker.name
+        return worker
+
+    def _decode_call(self, run: _Run, placement: Placement) -> DecodeCall:
+        job, prefilled = run.job, placement.prefill is not None
+        return DecodeCall(
+            id=job.id,
+            tokens=run.tokens,
+            max_tokens=job.max_tokens - len(run.committed),
+            sampling=job.sampling,
+            cache_salt=job.cache_salt,
+            public_tokens=job.public_tokens,
+            first_position=len(run.committed),
+            wait_seconds=max(PATIENCE_SECONDS, 2 * placement.prefill_seconds) if prefilled else 0.0,
+            inline_prefill_tokens=self.limits.inline_prefill_tokens if prefilled else 1 << 30,
+            priority=job.priority,
+            deadline_seconds=job.deadline_seconds,
+        )
+
+    async def _decode(self, run: _Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
+        entry = self.books.decodes[run.job.id]
+        try:
+            async with self._client.stream(worker, call) as lines:
+                async for line in lines:
+                    if isinstance(line, Tokens):
+                        self._token(run, entry)
+                        run.committed += line.tokens
+                        entry.output_tokens += len(line.tokens)
+                        yield Piece(line.tokens, line.logprobs)
+                    elif isinstance(line, DecodeDone):
+                        yield self._done(run, entry, line)
+                    elif not run.begun:
+                        run.begun = True
+                        yield Begun(
+                            placement.prefill.name if placement.prefill else "", worker.name, placement.matched_tokens
+                        )
+        except (Bounced, WorkerUnavailable) as exc:
+            self._worker_failed(run, worker, exc)
+            raise
+
+    def _token(self, run: _Run, entry: DecodeEntry) -> None:
+        if entry.started is None:
+            entry.started = time.monotonic()
+            if not run.committed:
+                self.history.first_token(run.decision, entry.started - run.job.received_seconds)
+
+    def _done(self, run: _Run, entry: DecodeEntry, line: DecodeDone) -> Ended:
+        self.books.answered(entry, time.monotonic())
+        run.decision.cached_tokens, run.decision.output_tokens = line.cached_tokens, len(run.committed)
+        cached = min(line.cached_tokens, run.decision.matched_tokens)
+        return Ended(line.reason, len(run.committed), cached, line.faults)
+
+    def _worker_failed(self, run: _Run, worker: Worker, error: Exception) -> None:
+        run.failed_workers.add(worker.name)
+        if isinstance(error, WorkerUnavailable):
+            self.pools.failed(worker, time.monotonic())
+
+    # --- what is known ---
+
+    def _decision(self, job: Job) -> Decision:
+        return Decision(
+            id=job.id,
+            at=time.time(),
+            model=job.model,
+            tenant=job.tenant,
+            service_class=job.service_class,
+            prompt_tokens=len(job.tokens),
+            max_tokens=job.max_tokens,
+        )
+
+    def _costs_of(self, model: str) -> PoolCosts:
+        costs = self.costs.get(model)
+        if costs is None:
+            told = self.pools.any_of(model)
+            token_bytes = told.hashing.block_bytes / told.hashing.block_tokens if told.hashing is not None else 0.0
+            paces = [
+                w.registration.prefill_tokens_per_second for w in self.pools.all() if w.registration.model == model
+            ]
+            costs = self.costs[model] = PoolCosts.starting(max(paces), token_bytes)
+        return costs
+
+    def _policies_of(self, job: Job) -> Policies:
+        return self._table.policies(job.service_class, self._costs_of(job.model).decode)
+
+    def _reported(self, worker: Worker) -> None:
+        """Steps teach the model; slots may have become free."""
+        for step in worker.report.steps:
+            self._observe(worker, step)
+        self._queue.wake()
+
+    def _observe(self, worker: Worker, step: Step) -> None:
+        model = self._costs_of(worker.registration.model).decode
+        self.history.step_calibration.append((model.seconds(step.batch, step.context_tokens), step.seconds))
+        model.observe(step.batch, step.context_tokens, step.seconds)

@@ -1,0 +1,95 @@
+"""What was decided on the last requests, and what came of it: for `why`, the pages and the calibration. Bounded.
+
+Times are wall-clock seconds, durations seconds.
+"""
+
+from collections import Counter, OrderedDict, deque
+from dataclasses import dataclass, field
+
+import msgspec
+
+REQUESTS_MAX = 2000
+PAIRS_MAX = 2000
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """One prefill worker as it stood when the request was placed."""
+
+    worker: str
+    node: str
+    queue_seconds: float
+    held_tokens: int
+    ttft_seconds: float
+
+
+class Decision(msgspec.Struct):
+    """One request's way, filled in as it goes on."""
+
+    id: str
+    at: float
+    model: str
+    tenant: str
+    service_class: str
+    prompt_tokens: int
+    max_tokens: int
+    matched_tokens: int = 0
+    candidates: list[Candidate] = []
+    prefill_worker: str = ""
+    decode_worker: str = ""
+    inline: bool = False
+    """Nothing was worth a prefill of its own: decode computed the rest."""
+    predicted_ttft: float = 0.0
+    predicted_tbt: float = 0.0
+    rejected: str = ""
+    """Why; empty when it was admitted."""
+    retry_after_seconds: float = 0.0
+    attempts: int = 1
+    failures: list[str] = []
+    """What broke on the way, in words."""
+    ttft: float = 0.0
+    seconds: float = 0.0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    ended: str = ""
+    """stop, length, cancelled or failed; empty while it runs."""
+
+
+@dataclass(slots=True)
+class History:
+    """Belongs to the event loop's thread."""
+
+    rejections: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[str] = field(default_factory=Counter)
+    calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
+    """(predicted, happened) TTFT of requests that were not retried."""
+    step_calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
+    """(predicted, happened) seconds of decode steps."""
+    _requests: OrderedDict[str, Decision] = field(default_factory=OrderedDict)
+
+    def add(self, decision: Decision) -> None:
+        self._requests[decision.id] = decision
+        if len(self._requests) > REQUESTS_MAX:
+            self._requests.popitem(last=False)
+
+    def rejected(self, decision: Decision, reason: str, retry_after_seconds: float) -> None:
+        decision.rejected, decision.retry_after_seconds, decision.ended = reason, retry_after_seconds, "rejected"
+        self.rejections[reason] += 1
+        self.outcomes["rejected"] += 1
+
+    def first_token(self, decision: Decision, ttft: float) -> None:
+        decision.ttft = ttft
+        if decision.attempts == 1:
+            self.calibration.append((decision.predicted_ttft, ttft))
+
+    def ended(self, decision: Decision, how: str, seconds: float) -> None:
+        """Once a request; what was rejected has ended already."""
+        if not decision.ended:
+            decision.ended, decision.seconds = how, seconds
+            self.outcomes[how] += 1
+
+    def get(self, request: str) -> Decision | None:
+        return self._requests.get(request)
+
+    def newest(self, limit: int) -> list[Decision]:
+        """Newest first."""
+        return list(reversed(self._requests.values()))[:limit]

@@ -1,0 +1,61 @@
+"""The policies and service levels of each class of requests. Classes are ranked: under rising load the lowest is rejected
+first. Not here: which class a request belongs to."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mooncask.conductor.models.cost import DecodeModel
+from mooncask.conductor.scheduling.admission import ADMISSIONS, Threshold, make_admission
+from mooncask.conductor.scheduling.decision import Policies
+from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.scheduling.placement import Placement, make_placement
+from mooncask.errors import BadArgument
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    """By the names of `scheduling/`; `classes` from the lowest to the highest with their levels."""
+
+    placement: str
+    admission: str
+    threshold: float
+    balancing_threshold: float
+    classes: Mapping[str, Slo]
+    default_class: str
+
+
+class PolicyTable:
+    """Made once; raises BadArgument for names that no policy has."""
+
+    def __init__(self, settings: PolicySettings) -> None:
+        self._settings = settings
+        self._ranks = {name: rank for rank, name in enumerate(settings.classes)}
+        self._placement: Placement = make_placement(settings.placement, random.Random(), settings.balancing_threshold)
+        self._made: dict[tuple[str, int], Policies] = {}
+        if settings.admission not in ADMISSIONS:
+            raise BadArgument("admission", repr(settings.admission), f"one of {', '.join(ADMISSIONS)}")
+
+    @property
+    def classes(self) -> list[str]:
+        return list(self._ranks)
+
+    def slo(self, service_class: str) -> Slo:
+        return self._settings.classes[self._known(service_class)]
+
+    def rank(self, service_class: str) -> int:
+        """0 is the lowest."""
+        return self._ranks[self._known(service_class)]
+
+    def policies(self, service_class: str, model: DecodeModel) -> Policies:
+        """With that class's service level. The placement policy is one for all."""
+        name = self._known(service_class)
+        found = self._made.get((name, id(model)))
+        if found is None:
+            limit = Threshold(self._settings.threshold, len(self._ranks))
+            admission = make_admission(self._settings.admission, self.slo(name), model, 0.0, limit)
+            found = self._made[name, id(model)] = Policies(self._placement, admission, model)
+        return found
+
+    def _known(self, service_class: str) -> str:
+        return service_class if service_class in self._ranks else self._settings.default_class

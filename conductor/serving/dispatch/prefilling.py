@@ -1,0 +1,56 @@
+"""One prefill that runs beside the decode which waits for its blocks."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from mooncask.client.worker_api import PrefillCall, PrefillDone, Started
+from mooncask.conductor.serving.dispatch.books import PrefillEntry
+from mooncask.conductor.serving.dispatch.pools import Worker
+from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
+from mooncask.errors import MooncaskError
+
+
+class Prefilling:
+    """`on_done` hears of the whole prefill, `on_failed` of what broke it; neither after `end`."""
+
+    def __init__(
+        self,
+        client: WorkerClient,
+        worker: Worker,
+        call: PrefillCall,
+        entry: PrefillEntry,
+        on_done: Callable[[PrefillDone], None],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        self._client, self._worker, self._call, self._entry = client, worker, call, entry
+        self._on_done, self._on_failed = on_done, on_failed
+        self._started = asyncio.Event()
+        self._task = asyncio.create_task(self._run())
+        self._error: MooncaskError | None = None
+
+    async def begun(self) -> None:
+        """Returns when its turn has come: who waits for its blocks will get them. Raises what broke it before that."""
+        await self._started.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def end(self) -> None:
+        """Stops it, if it still runs, and waits until it has stopped."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            async with self._client.stream(self._worker, self._call) as lines:
+                async for line in lines:
+                    if isinstance(line, Started):
+                        self._entry.started = time.monotonic()
+                        self._started.set()
+                    elif isinstance(line, PrefillDone):
+                        self._on_done(line)
+        except MooncaskError as exc:
+            self._error = exc
+            self._on_failed(exc)
+        finally:
+            self._started.set()

@@ -1,0 +1,111 @@
+"""How much of a prompt each node holds: asked of the nodes' daemons in one wave, and remembered of what was placed lately.
+
+A daemon that does not answer in time holds nothing, as far as this request is concerned. Not here: what is made of it.
+"""
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+import msgspec
+
+from mooncask.client import control
+from mooncask.client.worker_api import Hashing, Node
+
+log = logging.getLogger(__name__)
+
+RECENT_MAX = 100_000
+"""Blocks of prompts that were placed lately and are being stored, remembered by node."""
+RECENT_SECONDS = 60.0
+UNIX = "unix:"
+
+
+@dataclass(slots=True)
+class Recent:
+    """Keys that will be on a node soon: the prompts that were placed there. Bounded, the oldest go first."""
+
+    _until: OrderedDict[tuple[str, bytes], float] = field(default_factory=OrderedDict)
+
+    def placed(self, node: str, keys: Iterable[bytes], now: float) -> None:
+        for key in keys:
+            self._until[node, key] = now + RECENT_SECONDS
+            self._until.move_to_end((node, key))
+        while len(self._until) > RECENT_MAX:
+            self._until.popitem(last=False)
+
+    def failed(self, node: str, keys: Iterable[bytes]) -> None:
+        """They will not be there after all."""
+        for key in keys:
+            self._until.pop((node, key), None)
+
+    def prefix(self, node: str, keys: Sequence[bytes], begin: int, now: float) -> int:
+        """How far the prefix goes on from block `begin`: the number of its blocks in all."""
+        blocks = begin
+        while blocks < len(keys) and self._until.get((node, keys[blocks]), 0.0) > now:
+            blocks += 1
+        return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Of one node, in blocks: what it holds itself now, and what it will hold when what was placed there is done."""
+
+    now: int
+    soon: int
+
+
+class Prefixes:
+    """Asks daemons' pages. `seconds` is what one wave may take."""
+
+    def __init__(self, seconds: float, admin_token: str = "") -> None:
+        self._seconds = seconds
+        self._headers = {"Authorization": f"Bearer {admin_token}"} if admin_token else {}
+        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self.recent = Recent()
+        self.unanswered = 0
+
+    async def held(self, nodes: Sequence[Node], hashing: Hashing, keys: Sequence[bytes]) -> dict[str, Held]:
+        """By node name. Raises nothing: who can't be asked holds nothing."""
+        asked = [node for node in nodes if node.pages]
+        body = msgspec.json.encode(control.WhyRequest(namespace=hashing.namespace, keys=[key.hex() for key in keys]))
+        answers = await asyncio.gather(*(self._ask(node, body) for node in asked)) if keys else [0] * len(asked)
+        now = time.monotonic()
+        found = dict.fromkeys((node.name for node in nodes), Held(0, 0))
+        for node, blocks in zip(asked, answers, strict=True):
+            found[node.name] = Held(blocks, self.recent.prefix(node.name, keys, blocks, now))
+        return found
+
+    async def close(self) -> None:
+        for session in self._sessions.values():
+            await session.close()
+
+    async def _ask(self, node: Node, body: bytes) -> int:
+        session, base = self._session(node)
+        try:
+            async with asyncio.timeout(self._seconds), session.post(f"{base}/-/v1/match", data=body) as response:
+                if response.status == 404:  # the namespace is not there yet
+                    return 0
+                response.raise_for_status()
+                return local_blocks(msgspec.json.decode(await response.read(), type=control.Matched).tiers)
+        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as exc:
+            self.unanswered += 1
+            log.debug("node %s did not say what it holds: %s", node.name, exc)
+            return 0
+
+    def _session(self, node: Node) -> tuple[aiohttp.ClientSession, str]:
+        """One session a page address, kept open."""
+        session = self._sessions.get(node.pages)
+        unix = node.pages.startswith(UNIX)
+        if session is None:
+            connector = aiohttp.UnixConnector(node.pages.removeprefix(UNIX)) if unix else aiohttp.TCPConnector(limit=64)
+            session = self._sessions[node.pages] = aiohttp.ClientSession(connector=connector, headers=self._headers)
+        return session, "http://localhost" if unix else node.pages.rstrip("/")
+
+
+def local_blocks(tiers: Sequence[str]) -> int:
+    """Blocks of the prefix before the first that only another node has."""
+    return next((i for i, tier in enumerate(tiers) if tier not in ("hbm", "dram", "nvme")), len(tiers))

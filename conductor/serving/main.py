@@ -1,0 +1,94 @@
+"""The life of a Conductor: its parts are made, its doors opened, and closed again in the other order."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.serving.config import Config, secret_of, split_listen
+from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
+from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
+from mooncask.conductor.serving.dispatch.pools import Pools
+from mooncask.conductor.serving.dispatch.prefixes import Prefixes
+from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
+from mooncask.conductor.serving.workers_door import WorkersDoor
+from mooncask.errors import AddressInUse
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 0.25
+
+
+@contextlib.asynccontextmanager
+async def listening(app: web.Application, listen: str, key: str) -> AsyncIterator[str]:
+    """The address of an application while it is served: HOST:PORT. Raises AddressInUse."""
+    host, port = split_listen(listen, key)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as exc:
+            raise AddressInUse(key, listen) from exc
+        yield f"{host}:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
+    """The part that knows workers and no clients."""
+    pools, client = Pools(), WorkerClient(secret_of(config.server))
+    prefixes = Prefixes(config.limits.prefix_seconds)
+    limits = Limits(
+        config.limits.running_max,
+        config.limits.waiting_max,
+        config.limits.inline_tokens,
+        config.limits.inline_prefill_tokens,
+    )
+    dispatcher = LiveDispatcher(pools, client, prefixes, PolicyTable(_policy_settings(config)), limits)
+    sweeping = asyncio.create_task(_sweep(pools))
+    try:
+        yield dispatcher
+    finally:
+        sweeping.cancel()
+        await prefixes.close()
+        await client.close()
+
+
+async def _sweep(pools: Pools) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        pools.sweep(time.monotonic())
+
+
+def _policy_settings(config: Config) -> PolicySettings:
+    classes = config.classes_or_default()
+    return PolicySettings(
+        placement=config.policy.placement,
+        admission=config.policy.admission,
+        threshold=config.policy.threshold,
+        balancing_threshold=config.policy.balancing_threshold,
+        classes={name: Slo(section.ttft_seconds, section.tbt_seconds) for name, section in classes.items()},
+        default_class=next(iter(classes)),
+    )
+
+
+async def run(config: Config) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with contextlib.AsyncExitStack() as stack:
+        dispatcher = await stack.enter_async_context(dispatching(config))
+        workers = WorkersDoor(dispatcher.pools, secret_of(config.server)).application()
+        address = await stack.enter_async_context(
+            listening(workers, config.server.workers_listen, "server.workers_listen")
+        )
+        log.info("workers register at http://%s", address)
+        await stop.wait()
