@@ -4,8 +4,10 @@ A block is layer-major, contiguous, in the machine's (little endian) byte order:
 
     [layer][0 = K, 1 = V][kv head][token of the block][head dimension]
 
-K is stored after rotary embedding, so a block is valid at its own positions only; the prefix hash sees to that. Not
-here: keys, the store, which models may use this layout (`model.py`).
+K is stored after rotary embedding, so a block is valid at its own positions only; the prefix hash sees to that. Layers
+with a sliding window are in it like all others, with every token: what the model keeps of them is the last window - 1 tokens,
+which is a view of the same buffer, wherever the prefix was loaded up to. Not here: keys, the store, which models may use
+this layout (`model.py`).
 """
 
 from collections.abc import Callable
@@ -14,7 +16,7 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from mooncask.errors import UnsupportedModel
 
@@ -33,6 +35,8 @@ class KvLayout:
     head_dim: int
     block_tokens: int
     dtype: str
+    windows: tuple[int, ...] = ()
+    """Each layer's sliding window in tokens, 0 for full attention; empty: all are full."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -126,26 +130,74 @@ class BufferLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # its __init_
         return keys, values
 
 
+class SlidingBufferLayer(BufferLayer):  # type: ignore[no-untyped-call]  # as above
+    """The same for a layer whose tokens see the last `window` tokens, themselves included.
+
+    The buffer has all tokens, so that blocks are whole; the model is shown the window - 1 tokens before a pass and the
+    pass's own, and is told of where they begin, as by transformers' own sliding layer:
+
+        window 4, 6 tokens there, a pass of 2:   0 1 2 [3 4 5 | 6 7]
+    """
+
+    is_sliding = True
+
+    def __init__(
+        self, buffer: KvBuffer, layer: int, filled_tokens: int, written: Callable[[int], None], window: int
+    ) -> None:
+        self.sliding_window = window
+        self.cumulative_length = filled_tokens
+        super().__init__(buffer, layer, filled_tokens, written)
+
+    def get_seq_length(self) -> int:
+        """Of the whole sequence, as positions need it."""
+        return self.cumulative_length
+
+    def get_max_length(self) -> int:
+        return self.sliding_window
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """How many tokens a pass of `query_length` is shown, and the first one's position."""
+        first = self._first(self.cumulative_length)
+        return self.cumulative_length + query_length - first, first
+
+    def _show(self, tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
+        first, self.cumulative_length = self._first(self.cumulative_length), tokens
+        keys, values = self._room[0, None, :, first:tokens], self._room[1, None, :, first:tokens]
+        self.keys, self.values = keys, values
+        return keys, values
+
+    def _first(self, before: int) -> int:
+        return max(0, before - self.sliding_window + 1)
+
+
 def cache_over(buffer: KvBuffer, filled_tokens: int, written: Callable[[int], None]) -> DynamicCache:
     """A cache for the model whose first `filled_tokens` tokens are those already in the buffer."""
     cache = DynamicCache()
-    cache.layers.extend(BufferLayer(buffer, layer, filled_tokens, written) for layer in range(buffer.layout.layers))
+    windows = buffer.layout.windows or (0,) * buffer.layout.layers
+    cache.layers.extend(
+        SlidingBufferLayer(buffer, layer, filled_tokens, written, window)
+        if window
+        else BufferLayer(buffer, layer, filled_tokens, written)
+        for layer, window in enumerate(windows)
+    )
     cache.layer_class_to_replicate = None
     return cache
 
 
 def probed_layout(cache: DynamicCache, block_tokens: int, dtype: str, model: str) -> KvLayout:
-    """The layout of what a model has put into a plain DynamicCache. Raises UnsupportedModel, naming what is not plain.
+    """The layout of what a model has put into a DynamicCache. Raises UnsupportedModel, naming what is neither full attention
+    nor attention in a sliding window.
 
     Looking at real tensors instead of the config catches what no config field says: layers that share KV, K and V of
     unlike shapes (MLA), caches that hold something else.
     """
-    shapes = set()
+    shapes, windows = set(), []
     for index, layer in enumerate(cache.layers):
-        if type(layer) is not DynamicLayer:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise UnsupportedModel(
-                model, f"layer {index} keeps a {type(layer).__name__}; only full attention is stored"
+                model, f"layer {index} keeps a {type(layer).__name__}; only full and sliding attention are stored"
             )
+        windows.append(layer.sliding_window if isinstance(layer, DynamicSlidingWindowLayer) else 0)
         keys, values = layer.keys, layer.values
         if keys is None or values is None or keys.shape != values.shape or keys.dim() != 4:
             raise UnsupportedModel(model, f"layer {index} has no K and V of one shape [batch, heads, tokens, dim]")
@@ -155,4 +207,4 @@ def probed_layout(cache: DynamicCache, block_tokens: int, dtype: str, model: str
     if len(shapes) != 1:
         raise UnsupportedModel(model, f"its layers' [heads, dim] differ: {sorted(shapes)}")
     heads, dim = shapes.pop()
-    return KvLayout(len(cache.layers), heads, dim, block_tokens, dtype)
+    return KvLayout(len(cache.layers), heads, dim, block_tokens, dtype, tuple(windows) if any(windows) else ())

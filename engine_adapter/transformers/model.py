@@ -1,7 +1,7 @@
 """Loads a causal model from a folder of safetensors files and says whether its KV can be stored.
 
 What it cannot describe it refuses by name (UnsupportedModel): rotary embeddings whose K depends on the total length,
-caches that are not plain full attention. It reads safetensors only, never pickled weights, and never the network.
+layers that are neither full attention nor attention in a sliding window (recurrent, linear, chunked), attention that looks ahead. It reads safetensors only, never pickled weights, and never the network.
 """
 
 import inspect
@@ -18,6 +18,8 @@ from mooncask.errors import ConfigError, UnsupportedModel
 
 ROPE_TYPES = frozenset({"default", "linear", "llama3", "yarn"})
 """Those whose K at a position depends on the position alone; `dynamic` and `longrope` look at the whole length."""
+LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+"""Of `layer_types` in a config. Chunked attention has the sliding one's cache and another mask; recurrent layers have no KV."""
 PROBE_TOKEN = 1
 
 
@@ -79,7 +81,13 @@ def refuse_unsupported(config: Any, name: str) -> None:
     """Raises UnsupportedModel for what the config alone shows. The probe finds the rest."""
     if getattr(config, "is_encoder_decoder", False):
         raise UnsupportedModel(name, "it is an encoder-decoder; only causal decoders are stored")
-    for kind in sorted(_rope_types(config.get_text_config(decoder=True))):
+    text = config.get_text_config(decoder=True)
+    if getattr(text, "use_bidirectional_attention", False):
+        raise UnsupportedModel(name, "its tokens see later ones, so the KV of a prefix depends on what follows")
+    for index, kind in enumerate(getattr(text, "layer_types", None) or ()):
+        if kind not in LAYER_TYPES:
+            raise UnsupportedModel(name, f"layer {index} is {kind}; only full and sliding attention are stored")
+    for kind in sorted(_rope_types(text)):
         if kind not in ROPE_TYPES:
             raise UnsupportedModel(
                 name, f"rope_type {kind}: K may depend on the total length; {sorted(ROPE_TYPES)} work"

@@ -54,30 +54,45 @@ def test_rotary_embeddings_that_depend_on_the_position_alone_are_taken(rope: dic
     refuse_unsupported(llama_with(rope), "tiny")
 
 
-def test_a_model_with_sliding_window_layers_is_refused(tmp_path: Path) -> None:
+def test_layers_with_a_sliding_window_are_taken_and_their_windows_known(tmp_path: Path) -> None:
     folder = write_tiny("Mistral", tmp_path / "sliding", sliding_window=32)
-    with pytest.raises(UnsupportedModel, match="model sliding: layer 0 keeps a DynamicSlidingWindowLayer"):
-        load_model(folder, "float32", 16)
-
-
-def test_a_hybrid_is_refused_at_its_first_layer_that_is_not_plain(tmp_path: Path) -> None:
+    assert load_model(folder, "float32", 16).layout.windows == (32, 32, 32)
     kinds = ["full_attention", "sliding_attention", "full_attention"]
     folder = write_tiny("Qwen2", tmp_path / "hybrid", use_sliding_window=True, sliding_window=32, layer_types=kinds)
-    with pytest.raises(UnsupportedModel, match="model hybrid: layer 1 keeps a DynamicSlidingWindowLayer"):
-        load_model(folder, "float32", 16)
+    assert load_model(folder, "float32", 16).layout.windows == (0, 32, 0)
+
+
+@pytest.mark.parametrize("kind", ["linear_attention", "conv", "chunked_attention", "hybrid", "mamba"])
+def test_other_kinds_of_layers_are_refused_by_their_names(kind: str) -> None:
+    config = llama_with({"rope_type": "default"})
+    config.layer_types = ["full_attention", kind, "full_attention"]
+    with pytest.raises(UnsupportedModel, match=f"model tiny: layer 1 is {kind}"):
+        refuse_unsupported(config, "tiny")
+
+
+def test_a_real_recurrent_model_is_refused(tmp_path: Path) -> None:
+    kinds = ["linear_attention", "linear_attention", "full_attention"]
+    config = transformers.Qwen3NextConfig(**{**TINY, "layer_types": kinds})
+    with pytest.raises(UnsupportedModel, match="layer 0 is linear_attention"):
+        refuse_unsupported(config, "next")
+
+
+def test_attention_that_looks_ahead_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="depends on what follows"):
+        refuse_unsupported(transformers.Gemma3TextConfig(use_bidirectional_attention=True), "embedder")
 
 
 @pytest.mark.parametrize(
     "layer",
     [
         LinearAttentionLayer(),
-        DynamicSlidingWindowLayer(8),
+        type("NovelWindow", (DynamicSlidingWindowLayer,), {})(8),
         StaticLayer(8),
         type("HalfByteLayer", (QuantizedLayer,), {"_quantize": None, "_dequantize": None})(),
         type("Novel", (DynamicLayer,), {})(),
     ],
 )
-def test_any_cache_layer_but_the_plain_one_is_refused_by_its_name(layer: Any) -> None:
+def test_any_other_cache_layer_is_refused_by_its_name(layer: Any) -> None:
     cache = DynamicCache()
     cache.layers = [layer]
     with pytest.raises(UnsupportedModel, match=f"keeps a {type(layer).__name__}"):

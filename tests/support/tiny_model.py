@@ -23,6 +23,17 @@ def write_tiny_llama(folder: Path, seed: int = 0, **overrides: Any) -> Path:
 
 def write_tiny(architecture: str, folder: Path, seed: int = 0, **overrides: Any) -> Path:
     """The same of another architecture that transformers knows, such as `Qwen2`."""
+    return _write(f"{architecture}Config", f"{architecture}ForCausalLM", folder, seed, overrides)
+
+
+def write_tiny_gemma3(folder: Path, window: int, seed: int = 0) -> Path:
+    """A hybrid: of four layers the third sees everything, the others the last `window` tokens."""
+    kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
+    shape = {"num_hidden_layers": 4, "num_key_value_heads": 1, "layer_types": kinds, "sliding_window": window}
+    return _write("Gemma3TextConfig", "Gemma3ForCausalLM", folder, seed, shape)
+
+
+def _write(config_class: str, model_class: str, folder: Path, seed: int, overrides: dict[str, Any]) -> Path:
     import torch
     import transformers
     from transformers.utils import logging
@@ -30,8 +41,8 @@ def write_tiny(architecture: str, folder: Path, seed: int = 0, **overrides: Any)
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would leave a thread behind
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = getattr(transformers, f"{architecture}Config")(**{**TINY, **overrides})
-        model = getattr(transformers, f"{architecture}ForCausalLM")(config)
+        config = getattr(transformers, config_class)(**{**TINY, **overrides})
+        model = getattr(transformers, model_class)(config)
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     return folder

@@ -15,11 +15,15 @@ from mooncask.engine_adapter.transformers.server.kv_slots import KvSlots, Rows, 
 
 def next_logits(model: Model, slots: KvSlots, answers: Sequence[Answer]) -> list[Logits]:
     """Feeds each answer's newest token at its own position: the logits of the one after it, [vocabulary] an answer."""
-    if len(answers) == 1:
-        (answer,) = answers
-        logits = model.forward([answer.tokens[-1]], cache_over(answer.buffer, answer.length, ignore_layer))
-        return [logits.cpu().numpy()]
+    if len(answers) == 1 or model.layout.windows:  # a batch has one mask, and sliding layers want one of their own
+        return [_alone(model, answer) for answer in answers]
     return list(_batched(model, slots, answers))
+
+
+def _alone(model: Model, answer: Answer) -> Logits:
+    logits = model.forward([answer.tokens[-1]], cache_over(answer.buffer, answer.length, ignore_layer))
+    found: Logits = logits.cpu().numpy()
+    return found
 
 
 @torch.inference_mode()
