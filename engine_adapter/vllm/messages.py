@@ -45,6 +45,8 @@ class SavePlan:
     first: int
     """Depth of the first block in its chain."""
     block_ids: list[int]
+    published_tokens: list[list[int]]
+    """Each block's, for KV events; empty when they are not to be told."""
 
 
 @dataclass(frozen=True, slots=True)

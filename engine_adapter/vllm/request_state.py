@@ -93,6 +93,13 @@ class RequestState:
         self.saved = span.stop
         return span
 
+    def published_tokens(self, span: Span) -> list[list[int]]:
+        """Each block's tokens; none for a request that more than its tokens tells from others."""
+        if self.request.cache_salt or self.chain is None or not self.chain.extras.plain:
+            return []
+        step, tokens = self.block_tokens, self.request.all_token_ids
+        return [list(tokens[i * step : (i + 1) * step]) for i in range(span.start, span.stop)]
+
     def preempted(self) -> None:
         """Its blocks are gone; saves under way are given up."""
         self.block_ids, self.saved, self.loading, self.promised = [], 0, None, None

@@ -58,7 +58,7 @@ class Save:
             if not self._copy(reserved, self.plan.block_ids[start:stop]):
                 self._counters.add("dropped_blocks", count)
                 return
-            states = reserved.commit()
+            states = reserved.commit(token_ids=self.plan.published_tokens[start:stop] or None)
         new = sum(state in (CommitState.PUBLISHED, CommitState.DURABLE) for state in states)
         self._counters.add("saved_blocks", new)
         self._counters.add("known_blocks", count - new)

@@ -176,7 +176,8 @@ class SchedulerSide:
         state.saving[number] = self._workers
         block_ids = state.block_ids[span.start : span.stop]
         parents = state.chain.parents(span.start, span.stop)
-        return SavePlan(one.request_id, number, keys, parents, span.start, block_ids)
+        tokens = state.published_tokens(span) if self.settings.publish_tokens else []
+        return SavePlan(one.request_id, number, keys, parents, span.start, block_ids, tokens)
 
     def reported(self, report: WorkerReport | None) -> None:
         """The step's results came."""

@@ -34,6 +34,8 @@ class ConnectorSettings:
     """Whether blocks with generated tokens are saved too: the next turn of a conversation begins with them."""
     load: str = "auto"
     """auto: load what is faster to load than to compute; always; never."""
+    publish_tokens: bool = False
+    """Whether routers that follow the daemon's KV events are told the tokens of plain blocks (docs/KV-EVENTS.md)."""
     verify: bool = False
     """Whether blocks that are in DRAM already are checked again before they are loaded."""
 

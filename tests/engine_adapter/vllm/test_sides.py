@@ -248,6 +248,22 @@ def test_a_prefill_engine_hands_over_and_a_decode_engine_waits_for_what_is_still
         assert decode.counters.totals["refused_handovers"] == 1
 
 
+def test_tokens_are_published_when_that_is_wanted_and_never_those_of_a_salted_request(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path, publish_tokens=True) as engine, SmallEngine(daemon.socket_path) as quiet:
+        for one, told in ((engine, True), (quiet, False)):
+            plain, salted = request(2), request(2, cache_salt="x")
+            one.scheduler.arrived(plain)
+            one.scheduler.arrived(salted)
+            (save,) = one.compute(plain, [0, 1, 2]).saves
+            tokens = plain.all_token_ids
+            assert save.published_tokens == (
+                [tokens[:BLOCK_TOKENS], tokens[BLOCK_TOKENS : 2 * BLOCK_TOKENS]] if told else []
+            )
+            assert one.compute(salted, [3, 4, 5]).saves[0].published_tokens == []
+            one.settle()
+            assert one.counters.totals["saved_blocks"] == 4
+
+
 def test_an_engine_that_was_reset_finds_nothing_of_before_and_its_own_of_after(daemon: DaemonProcess) -> None:
     one = request(2)
     with SmallEngine(daemon.socket_path) as engine, SmallEngine(daemon.socket_path) as other:
