@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import xxhash
 
 from mooncask.client.wire import CommitState
 from mooncask.daemon.peers.following import (
@@ -58,12 +59,14 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class _Provisional:
-    """One writing at the other node, and where its bytes go here: [0, done_bytes) have come."""
+    """One writing at the other node, and where its bytes go here: [0, done_bytes) have come, and `hasher` has seen them."""
 
     block: RemoteBlock
     place: Writing
     layers: int = 0
     done_bytes: int = 0
+    hasher: xxhash.xxh3_128 = field(default_factory=xxhash.xxh3_128)
+    """Fed as bytes come, so that the commit need not read them all."""
 
     @property
     def key(self) -> bytes:
@@ -277,6 +280,7 @@ class Pursuit:
         parts = [one.block.part(one.done_bytes, goal) for one, goal in wanted]
         into = [view(one.place.extent)[one.done_bytes : goal] for one, goal in wanted]
         await self.link.read(parts, into, self.deadline)
+        await asyncio.to_thread(_feed, [(one.hasher, part) for (one, _), part in zip(wanted, into, strict=True)])
         for one, goal in wanted:
             one.done_bytes = goal
         return sum(part.size for part in parts)
@@ -294,7 +298,7 @@ class Pursuit:
         blocks: list[RemoteBlock] = []
         for one, checksum in ended:
             del self._provisional[one.block.lease]  # from here on its place is the commit's
-            commits.append(Committing(one.place, checksum))
+            commits.append(Committing(one.place, checksum, found=one.hasher.digest()))
             blocks.append(one.block)
         try:
             outcomes = await service.commit_many(commits)
@@ -331,3 +335,8 @@ class Pursuit:
             self.ways.service.abort(one.place)
             self.ways.service.counters["peer_follows_dropped"] += 1
         self.link.release([one.block for one in some])
+
+
+def _feed(came: "Sequence[tuple[xxhash.xxh3_128, memoryview]]") -> None:
+    for hasher, part in came:
+        hasher.update(part)
