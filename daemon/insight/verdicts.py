@@ -51,13 +51,6 @@ class Verdicts:
         left = self._gone.last(namespace.id, key)
         return self.of_departure(left) if left is not None else self.before(namespace, key)
 
-    async def holders(self, namespace: Namespace, key_hex: str) -> list[str] | None:
-        """Other nodes that have the block of a KV namespace; None where there are none to ask."""
-        remote = self._service.remote
-        if remote is None or namespace.spec.kind != "kv":
-            return None
-        return await remote.holders(namespace, bytes.fromhex(key_hex))
-
     async def elsewhere(self, namespace: Namespace, key_hex: str) -> str:
         """What other nodes have or had of a block of a KV namespace; empty where there are none to ask."""
         cluster = self._service.cluster

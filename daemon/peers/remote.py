@@ -114,15 +114,6 @@ class Remote:
         await asyncio.wait({task}, timeout=max(0.0, deadline - time.monotonic()))
         return task.result() if task.done() and not task.cancelled() else "it took too long"
 
-    async def holders(self, namespace: Namespace, key: bytes) -> list[str] | None:
-        """Names of the nodes that are said to have the block now; None when that can't be told."""
-        if not self.may_have(namespace) or self._ways.directory.state != "ok":
-            return None
-        deadline = time.monotonic() + LOCATE_SECONDS
-        [found] = await self._ways.directory.lookup(self._shared.id_of(namespace), [key], deadline)
-        nodes = [self._ways.directory.node(holder) for holder in found]
-        return sorted(node.name for node in nodes if node is not None)
-
     async def known(self, namespace: Namespace, keys: Sequence[bytes]) -> set[bytes]:
         """Which of these a living node is said to have."""
         if not self.may_have(namespace):
