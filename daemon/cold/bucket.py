@@ -11,17 +11,19 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from mooncask.daemon.cold.settings import split_bucket
+from mooncask.daemon.cold.settings import PACK_BYTES_MAX, split_bucket
 from mooncask.daemon.config import ColdSection
 from mooncask.errors import ConfigError
 
 Result = TypeVar("Result")
 
 CONNECT_SECONDS = 2.0
-WRITE_SECONDS = 120.0
-"""For one object of at most 1 GiB."""
+WRITE_SECONDS = 10.0
+"""And so much more as the object takes at this pace:"""
+WRITE_BYTES_PER_SECOND = 1e6
 WRITE_RETRIES = 2
-LIST_SECONDS = 20.0
+LIST_SECONDS = 10.0
+"""For a page of a thousand names, and whatever else is small."""
 
 
 class BucketFault(Exception):
@@ -75,11 +77,10 @@ class Bucket:
         mode: Any = "create" if only_new else None
         if version is not None:
             mode = {"e_tag": version.etag}
-        exceptions = self._obstore.exceptions
+        exceptions, seconds = self._obstore.exceptions, WRITE_SECONDS + len(data) / WRITE_BYTES_PER_SECOND
         try:
-            await self._within(
-                self._obstore.put_async(self._writer, path, data, use_multipart=False, mode=mode), path, WRITE_SECONDS
-            )
+            call = self._obstore.put_async(self._writer, path, data, use_multipart=False, mode=mode)
+            await self._within(call, path, seconds)
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return False
         return True
@@ -151,7 +152,8 @@ def open_bucket(section: ColdSection, secret: str) -> Bucket:
             retry_config={"max_retries": retries, "retry_timeout": datetime.timedelta(seconds=seconds)},
         )
 
-    return Bucket(obstore, store(0, section.deadline), store(WRITE_RETRIES, WRITE_SECONDS))
+    longest = WRITE_SECONDS + PACK_BYTES_MAX / WRITE_BYTES_PER_SECOND
+    return Bucket(obstore, store(0, section.deadline), store(WRITE_RETRIES, longest))
 
 
 def _store_config(section: ColdSection, secret: str) -> dict[str, Any]:

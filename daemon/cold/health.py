@@ -5,7 +5,7 @@ from dataclasses import dataclass
 FAULTS_MAX = 3
 """One after the other, until it is left alone for a while."""
 PAUSE_FIRST_SECONDS = 1.0
-PAUSE_SECONDS_MAX = 30.0
+PAUSE_SECONDS_MAX = 10.0
 _WEIGHT = 0.2
 """Of the last read in the means."""
 LATENCY_UNKNOWN_SECONDS = 0.05

@@ -14,6 +14,7 @@ from mooncask.daemon.cold.pack import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
     INDEX_MAGIC,
+    KEY_BYTES_MAX,
     BadObject,
     ObjectHeader,
     decode_header,
@@ -110,6 +111,8 @@ def _check(pack: PackEntry, namespaces: int) -> None:
         raise BadObject("a pack's columns are of different lengths")
     if len(pack.incarnation) != 16 or len(pack.key_id) != 8 or not 0 <= pack.number < 1 << 32:
         raise BadObject("a pack without a proper name")
+    if any(not 0 < len(key) <= KEY_BYTES_MAX for key in pack.keys):
+        raise BadObject("a key that is none")
     ends = zip(numbers(pack.offsets), numbers(pack.lengths), strict=True)
     if any(offset + length > pack.size for offset, length in ends):
         raise BadObject("a block beyond the end of its pack")

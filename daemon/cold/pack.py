@@ -12,6 +12,7 @@ import xxhash
 from mooncask.daemon.cold.sealing import CannotOpen, Piece, Sealing
 
 VERSION = 1
+KEY_BYTES_MAX = 1024
 PACK_MAGIC = b"MCPACK\r\n"
 INDEX_MAGIC = b"MCINDX\r\n"
 _HEADER = struct.Struct("<8sHHI8s16sQ")
@@ -122,7 +123,7 @@ def decode_record(data: bytes | memoryview, sealing: Sealing, key_id: bytes, ide
     if len(plain) < RECORD_BYTES:
         raise BadObject("shorter than a record")
     magic, key_length, parent_length, size, checksum, ns_id, depth, tokens, created = _RECORD.unpack_from(plain)
-    if magic != _RECORD_MAGIC:
+    if magic != _RECORD_MAGIC or not 0 < key_length <= KEY_BYTES_MAX or parent_length > KEY_BYTES_MAX:
         raise BadObject("no record of ours")
     start = RECORD_BYTES + key_length + parent_length
     if len(plain) != start + size:

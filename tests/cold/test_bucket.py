@@ -39,25 +39,49 @@ def test_what_was_put_on_one_node_is_read_on_a_fresh_one_from_the_bucket_alone(n
     assert {Tier(tier.tier).name for tier in two.client.status().tiers} >= {"DRAM", "NVME", "COLD"}
 
 
+SMALL: dict[str, dict[str, Setting]] = {
+    "nvme": {"nvme.capacity": "20 MiB", "nvme.segment": "4 MiB", "dram.capacity": "4 MiB"},
+    "dram": {"nvme.path": "", "dram.capacity": "12 MiB"},
+}
+
+
 @pytest.mark.slow
-def test_blocks_that_had_to_leave_the_node_come_back_from_the_bucket(nodes: Nodes) -> None:
-    """NVMe of 4 segments: most of what is put leaves it, and only what is ahead of the victims was spilled."""
-    small: dict[str, Setting] = {"nvme.capacity": "20 MiB", "nvme.segment": "4 MiB", "dram.capacity": "4 MiB"}
-    one = nodes.start("n1", small, spill="leaving", spill_at=0.3)
+@pytest.mark.parametrize("last", ["nvme", "dram"])
+def test_blocks_that_had_to_leave_the_last_tier_come_back_from_the_bucket(nodes: Nodes, last: str) -> None:
+    """Most of what is put leaves again, and what is ahead of the victims was spilled."""
+    one = nodes.start("n1", SMALL[last], spill="leaving", spill_at=0.3)
     blocks = blocks_of(range(1, 401))
     keys = list(blocks)
-    for first in range(0, len(keys), 40):
-        one.put({key: blocks[key] for key in keys[first : first + 40]})
+    for first in range(0, len(keys), 20):
+        one.put({key: blocks[key] for key in keys[first : first + 20]})
         spilled(one, max(0, first - 40))
-    assert one.counters()["forgotten_nvme"] > 100
+    assert one.counters()[f"forgotten_{last}"] > 100
     local = sum(stat is not None for stat in one.client.stat(one.namespace(), keys))
     assert local < 300
-    got = one.get(keys[:40], 10.0)
-    assert got == [blocks[key] for key in keys[:40]]
-    assert one.counters()["cold_blocks_read"] == 40
-    for first in range(40, len(keys), 40):  # a few at a time: memory has room for 60
-        for key, found in zip(keys[first : first + 40], one.get(keys[first : first + 40], 5.0), strict=True):
+    assert one.get(keys[:20], 10.0) == [blocks[key] for key in keys[:20]]
+    assert one.counters()["cold_blocks_read"] == 20
+    for first in range(20, len(keys), 20):  # a few at a time: memory has no room for all
+        for key, found in zip(keys[first : first + 20], one.get(keys[first : first + 20], 5.0), strict=True):
             assert found in (None, blocks[key])
+
+
+@pytest.mark.slow
+def test_eviction_waits_for_no_bucket(nodes: Nodes, bucket: BucketServer) -> None:
+    one = nodes.start("n1", SMALL["nvme"], spill="leaving", spill_at=0.3)
+    eventually(lambda: one.client.status().tiers[-1].state == "ok")
+    bucket.freeze()
+    try:
+        blocks = blocks_of(range(1, 401))
+        keys = list(blocks)
+        began = time.monotonic()
+        for first in range(0, len(keys), 20):
+            one.put({key: blocks[key] for key in keys[first : first + 20]})
+        assert time.monotonic() - began < 15.0, "as without a bucket: of a slow disk, and no deadline of the bucket's"
+        assert one.counters()["forgotten_nvme"] > 100
+        assert one.get(keys[-5:]) == [blocks[key] for key in keys[-5:]]
+    finally:
+        bucket.thaw()
+    spilled(one, 50)
 
 
 def test_a_bucket_that_is_gone_or_frozen_is_a_miss_in_time_and_comes_back(nodes: Nodes, bucket: BucketServer) -> None:
@@ -88,6 +112,33 @@ def test_a_bucket_that_is_gone_or_frozen_is_a_miss_in_time_and_comes_back(nodes:
     eventually(lambda: two.get(keys, 2.0) == list(blocks.values()))
 
 
+@pytest.mark.slow
+def test_a_bucket_that_was_killed_is_a_miss_in_time(tmp_path: Path) -> None:
+    with BucketServer(tmp_path) as bucket:
+        nodes = Nodes(tmp_path, bucket)
+        try:
+            one = nodes.start("n1")
+            blocks = blocks_of(range(1, 5))
+            keys = list(blocks)
+            one.put(blocks)
+            spilled(one, 4)
+            two = nodes.start("n2", refresh="60s")
+            known(two, keys)
+            bucket.kill()
+            for _ in range(5):
+                began = time.monotonic()
+                assert two.get(keys, 1.0) == [None] * 4
+                assert time.monotonic() - began < 1.0 + 2 * SPARE_SECONDS
+            three = nodes.start("n3")
+            three.put(blocks)
+            assert three.get(keys) == list(blocks.values()), "a node starts and works without its bucket"
+            bucket.start()
+            eventually(lambda: two.get(keys, 2.0) == list(blocks.values()), 60.0)
+        finally:
+            nodes.close()
+
+
+@pytest.mark.slow
 def test_a_damaged_pack_gives_misses_and_never_wrong_bytes(nodes: Nodes, bucket: BucketServer) -> None:
     one = nodes.start("n1")
     blocks = blocks_of(range(1, 13))
@@ -122,6 +173,7 @@ def test_two_nodes_with_the_same_blocks_put_each_there_once(nodes: Nodes) -> Non
     assert (one.counters()["cold_spilled_blocks"], two.counters()["cold_spilled_blocks"]) == (32, 16)
 
 
+@pytest.mark.slow
 def test_what_was_deleted_by_name_is_collected_after_the_grace_and_not_found_meanwhile(
     nodes: Nodes, bucket: BucketServer
 ) -> None:
