@@ -51,6 +51,7 @@ class RequestState:
     promised: Span | None = None
     """What was matched last, until the engine has places for it."""
     loading: Span | None = None
+    """Until the request is scheduled after its load."""
     saving: dict[int, int] = field(default_factory=dict)
     """By a save's number: the workers that are not done with it."""
     bypass: str = ""
@@ -77,10 +78,9 @@ class RequestState:
         return self.loading
 
     def loaded(self, blocks: int) -> None:
-        """Of the load under way, the first `blocks` blocks came; the others will be computed, and are to be saved again."""
+        """Of the load under way, the first `blocks` blocks came to a worker; the others are computed, and saved again."""
         if self.loading is not None and self.loading.start + blocks < self.loading.stop:
             self.saved = min(self.saved, self.loading.start + blocks)
-        self.loading = None
 
     def plan_save(self, computed_tokens: int, generated: bool) -> Span:
         """Blocks that are full when `computed_tokens` tokens have KV, and were not saved; they count as saved now.

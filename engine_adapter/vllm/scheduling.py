@@ -10,10 +10,9 @@ For one thread, the scheduler's, which never waits for the daemon.
 """
 
 import itertools
-import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Any
@@ -22,19 +21,14 @@ from mooncask.client.operations import Match
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.handover import HandOver, wants_remote_decode
-from mooncask.engine_adapter.vllm.key_chain import BlockExtras, KeyChain
 from mooncask.engine_adapter.vllm.load_decision import LoadDecisions
 from mooncask.engine_adapter.vllm.lookups import Found, Lookups, Question
 from mooncask.engine_adapter.vllm.messages import LoadPlan, SavePlan, StepPlan, WorkerReport
 from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState, Span
-
-log = logging.getLogger(__name__)
+from mooncask.engine_adapter.vllm.requests import Describe, Requests
 
 IDLE_SECONDS = 0.002
 """A step without tokens waits this long for look-ups, instead of asking again at once."""
-ANNOUNCE_SECONDS = 60.0
-
-Describe = Callable[[EngineRequest], tuple[BlockExtras, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +60,26 @@ class SchedulerSide:
         self.lookups = Lookups(connection)
         self.decisions = LoadDecisions(connection.settings.load, connection.shards[0])
         self.settings = connection.settings
-        self.states: dict[str, RequestState] = {}
+        self.requests = Requests(connection, self.lookups, counters, describe, writes)
+        self.states = self.requests.states
         self._reads, self._writes, self._hands_over = reads, writes, hands_over
         self._workers = workers
-        self._describe = describe
         self._block_tokens = connection.shards[0].block_tokens
         self._loads: list[LoadPlan] = []
         self._released: set[str] = set()
         self._numbers = itertools.count(1)
-        self._told: set[str] = set()
-        self._epoch = b""
-        """In every root, once the engine was told to forget what it stored."""
         self._computing: tuple[float, int] | None = None
-        self._connecting = self.lookups.in_background("connecting", connection.open)
+
+    def arrived(self, request: EngineRequest) -> None:
+        """A new request: from now on its blocks are followed, for saving."""
+        self.requests.of(request)
 
     # --- loading ---
 
     def matched(self, request: EngineRequest, computed_tokens: int) -> int | None:
         """How many tokens after the first `computed_tokens` can be loaded; None while that is being found out."""
-        state = self._state(request)
-        if not self._reads or state.bypass or not state.may_load or self._chain(state) is None:
+        state = self.requests.of(request)
+        if not self._reads or not state.may_load or not self.requests.has_chain(state):
             return 0
         start = computed_tokens // self._block_tokens
         found = self.lookups.answer(request.request_id, start, lambda: self._question(state, start))
@@ -109,7 +103,7 @@ class SchedulerSide:
             expected = 0 if refusal else handover.n_blocks
             if refusal:
                 self.counters.add("refused_handovers")
-                self._say_once(f"hand-over from {handover.node} is not used: {refusal}")
+                self.requests.say_once(f"hand-over from {handover.node} is not used: {refusal}")
         tokens = len(request.all_token_ids)
         return Question(keys, start, lambda match: self._worth_loading(tokens, start, match), expected)
 
@@ -162,10 +156,11 @@ class SchedulerSide:
 
     def _save_plan(self, one: Scheduled) -> SavePlan | None:
         state = self.states.get(one.request_id)
-        if state is None or state.bypass:
+        if state is None:
             return None
+        state.loading = None
         state.block_ids = list(one.new_block_ids) if one.all_new else state.block_ids + one.new_block_ids
-        if not self._writes or self._chain(state) is None:
+        if not self._writes or not self.requests.has_chain(state):
             return None
         span = state.plan_save(one.computed_tokens, self.settings.save_generated)
         if span.start == span.stop:
@@ -205,14 +200,14 @@ class SchedulerSide:
         state = self.states.pop(request.request_id, None)
         if state is None:
             return False, None
-        keep = bool(state.saving) and state.loading is None  # while it loads, vLLM keeps them by itself
+        keep = bool(state.saving)  # empty while it loads, when vLLM keeps them by itself
         if keep:
             self._released.add(request.request_id)
         return keep, None if aborted else self._hand_over(state)
 
     def _hand_over(self, state: RequestState) -> dict[str, Any] | None:
         remote = wants_remote_decode(state.request.kv_transfer_params)
-        if not self._writes or state.bypass or state.chain is None or not (remote or self._hands_over):
+        if not self._writes or state.chain is None or not (remote or self._hands_over):
             return None
         blocks = min(state.saved, state.request.num_prompt_tokens // self._block_tokens)
         keys = state.keys()[:blocks]
@@ -221,64 +216,9 @@ class SchedulerSide:
         return HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8)).params(remote)
 
     def reset(self) -> None:
-        """The engine's KV of the past is not its own any more (its weights may be others): chains begin anew, for it alone."""
-        self._epoch = b"reset\0" + secrets.token_bytes(16)
-        for request_id, state in self.states.items():
-            self.lookups.drop(request_id)
-            state.chain, state.saved, state.promised = None, 0, None
+        """Nothing that was stored before is this engine's any more."""
+        self.requests.begin_anew()
 
     def close(self) -> None:
         self.lookups.close()
         self.connection.close()
-
-    # --- requests ---
-
-    def arrived(self, request: EngineRequest) -> None:
-        """A new request: from now on its blocks are followed, for saving."""
-        self._state(request)
-
-    def _state(self, request: EngineRequest) -> RequestState:
-        state = self.states.get(request.request_id)
-        if state is None:
-            state = self.states[request.request_id] = RequestState(request, self._block_tokens)
-            self._chain(state)
-        return state
-
-    def _chain(self, state: RequestState) -> KeyChain | None:
-        """The request's chain; None while the daemon was not reached yet."""
-        if state.chain is None and not state.bypass and self._connected():
-            request, handle = state.request, self.connection.handles[0]
-            extras, state.bypass = self._describe(request)
-            if state.bypass:
-                self.counters.add("bypassed_requests")
-                self._say_once(f"a request does without the store: {state.bypass}")
-                return None
-            root = handle.root(self._epoch + (request.cache_salt or "").encode())
-            state.chain = KeyChain(root, self._block_tokens, handle.hash, extras)
-            if self._writes and wants_remote_decode(request.kv_transfer_params):
-                self._announce(state)
-        return state.chain
-
-    def _connected(self) -> bool:
-        if len(self.connection.handles) == len(self.connection.shards):
-            return True
-        if self.connection.usable and self._connecting.done():
-            self._connecting = self.lookups.in_background("connecting", self.connection.open)
-        return False
-
-    def _announce(self, state: RequestState) -> None:
-        """A decode engine may ask for the blocks before they are written, and is to wait for them then."""
-        keys = state.keys()
-
-        def announce() -> None:
-            client, handles = self.connection.open()
-            for handle in handles:
-                client.expect(handle, keys, ANNOUNCE_SECONDS)
-
-        if keys:
-            self.lookups.in_background("announcing", announce)
-
-    def _say_once(self, text: str) -> None:
-        if text not in self._told and len(self._told) < 100:
-            self._told.add(text)
-            log.warning("%s", text)

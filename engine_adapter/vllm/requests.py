@@ -1,0 +1,96 @@
+"""The requests that an engine has, each with its chain of keys as soon as the daemon said where chains begin.
+
+For the scheduler's thread. Not here: what is loaded and saved (`scheduling.py`).
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+
+from mooncask.engine_adapter.vllm.connection import StoreConnection
+from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.handover import wants_remote_decode
+from mooncask.engine_adapter.vllm.key_chain import BlockExtras, KeyChain
+from mooncask.engine_adapter.vllm.lookups import Lookups
+from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState
+
+log = logging.getLogger(__name__)
+
+ANNOUNCE_SECONDS = 60.0
+SAID_MAX = 100
+
+Describe = Callable[[EngineRequest], tuple[BlockExtras, str]]
+"""What changes a request's KV beside its tokens, and why it must do without the store (empty: it need not)."""
+
+
+class Requests:
+    def __init__(
+        self, connection: StoreConnection, lookups: Lookups, counters: Counters, describe: Describe, writes: bool
+    ) -> None:
+        self.states: dict[str, RequestState] = {}
+        self._connection, self._lookups, self._counters = connection, lookups, counters
+        self._describe, self._writes = describe, writes
+        self._said: set[str] = set()
+        self._epoch = b""
+        """In every root, once the engine was told to forget what it stored."""
+        self._connecting = lookups.in_background("connecting", connection.open)
+
+    def of(self, request: EngineRequest) -> RequestState:
+        """The request's state, made when it is new."""
+        state = self.states.get(request.request_id)
+        if state is None:
+            block_tokens = self._connection.shards[0].block_tokens
+            state = self.states[request.request_id] = RequestState(request, block_tokens)
+            self.has_chain(state)
+        return state
+
+    def has_chain(self, state: RequestState) -> bool:
+        """False while the daemon was not reached yet, and for a request that does without the store."""
+        if state.chain is None and not state.bypass and self._connected():
+            self._begin_chain(state)
+        return state.chain is not None
+
+    def _begin_chain(self, state: RequestState) -> None:
+        request, handle = state.request, self._connection.handles[0]
+        extras, state.bypass = self._describe(request)
+        if state.bypass:
+            self._counters.add("bypassed_requests")
+            self.say_once(f"a request does without the store: {state.bypass}")
+            return
+        root = handle.root(self._epoch + (request.cache_salt or "").encode())
+        state.chain = KeyChain(root, state.block_tokens, handle.hash, extras)
+        if self._writes and wants_remote_decode(request.kv_transfer_params):
+            self._announce(state)
+
+    def _connected(self) -> bool:
+        connection = self._connection
+        if len(connection.handles) == len(connection.shards):
+            return True
+        if connection.usable and self._connecting.done():
+            self._connecting = self._lookups.in_background("connecting", connection.open)
+        return False
+
+    def _announce(self, state: RequestState) -> None:
+        """A decode engine may ask for the blocks before they are written, and is to wait for them then."""
+        keys = state.keys()
+
+        def announce() -> None:
+            client, handles = self._connection.open()
+            for handle in handles:
+                client.expect(handle, keys, ANNOUNCE_SECONDS)
+
+        if keys:
+            self._lookups.in_background("announcing", announce)
+
+    def begin_anew(self) -> None:
+        """The engine's KV of the past is not its own any more (its weights may be others): chains begin anew, for it alone."""
+        self._epoch = b"reset\0" + secrets.token_bytes(16)
+        for request_id, state in self.states.items():
+            self._lookups.drop(request_id)
+            state.chain, state.saved, state.promised = None, 0, None
+
+    def say_once(self, text: str) -> None:
+        """In the log, the first time."""
+        if text not in self._said and len(self._said) < SAID_MAX:
+            self._said.add(text)
+            log.warning("%s", text)
