@@ -35,7 +35,7 @@ NODES_MAX = 32
 ASK_SECONDS = 0.25
 """What a node may take to say whether somebody there is putting a block."""
 FLIGHT_SECONDS_MAX = 120.0
-"""However long others wait: less than a lease may take (limits.lease_max)."""
+"""However long others wait, and half of limits.lease_max at most: a lease at the other node must not grow too old."""
 CLOSE_SECONDS = 2.0
 
 
@@ -95,7 +95,8 @@ class Progressive:
 
     def _begin(self, namespace: Namespace, key: bytes) -> Flight:
         loop = asyncio.get_running_loop()
-        flight = Flight(key, 0.0, time.monotonic() + FLIGHT_SECONDS_MAX, loop.create_future())
+        seconds = min(FLIGHT_SECONDS_MAX, self._ways.service.config.limits.lease_max / 2)
+        flight = Flight(key, 0.0, time.monotonic() + seconds, loop.create_future())
         self._flights[Key(namespace.id, key)] = flight
         if not self._wanted:
             loop.call_soon(self._dispatch)
@@ -168,8 +169,13 @@ class Progressive:
         def on_end(flight: Flight) -> None:
             self._end(namespace, flight)
 
-        async def bring(keys: Sequence[bytes], deadline: float) -> str:
-            return await self._bring(namespace, keys, sighting.node, deadline)
+        async def bring(keys: Sequence[bytes], deadline: float) -> None:
+            if await self._bring(namespace, keys, sighting.node, deadline):
+                return
+            # Somebody else may have been looking for one of these already, where nobody was known to have it.
+            has = self._ways.service.store.has
+            if missing := [key for key in keys if not has(namespace, key)]:
+                await self._bring(namespace, missing, sighting.node, deadline)
 
         return Pursuit(self._ways, namespace, ns_id, sighting.link, on_end, bring)
 
@@ -177,12 +183,9 @@ class Progressive:
 
     async def _ask_around(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> dict[bytes, _Sighting]:
         """For each key the node where it is written, else where it is, else where it is expected."""
-        now = time.monotonic()
-        nodes = [
-            n for n in await self._ways.directory.nodes(deadline) if not self._ways.suspects.avoids(n.incarnation, now)
-        ]
+        nodes = self._nearest(await self._ways.directory.nodes(deadline))
         found: dict[bytes, _Sighting] = {}
-        asks = {asyncio.create_task(self._ask(node, ns_id, keys, deadline)): node for node in nodes[:NODES_MAX]}
+        asks = {asyncio.create_task(self._ask(node, ns_id, keys, deadline)): node for node in nodes}
         pending = set(asks)
         try:
             while pending and not _all_are_certain(found, keys):
@@ -197,6 +200,13 @@ class Progressive:
             for task in pending:
                 task.cancel()
         return found
+
+    def _nearest(self, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+        """Those to ask: the linked ones first, none that did not answer a moment ago."""
+        now, suspects = time.monotonic(), self._ways.suspects
+        linked = {link.peer.incarnation for link in self._ways.pool.links()}
+        living = [node for node in nodes if not suspects.avoids(node.incarnation, now)]
+        return sorted(living, key=lambda node: node.incarnation not in linked)[:NODES_MAX]
 
     async def _ask(self, node: NodeRecord, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[_Sighting]:
         """Nothing from a node that does not answer, or that knows no such question."""

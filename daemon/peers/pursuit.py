@@ -30,7 +30,7 @@ from mooncask.daemon.peers.following import (
 from mooncask.daemon.peers.pull import Ways
 from mooncask.daemon.service import Committing, Writing
 from mooncask.daemon.transport.transport import Link, RemoteBlock
-from mooncask.errors import Busy, DeadlineExceeded, DigestMismatch, MooncaskError, QuotaExceeded
+from mooncask.errors import Busy, DeadlineExceeded, DigestMismatch, MooncaskError
 from mooncask.tiers.block import printable_key
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest
@@ -222,7 +222,7 @@ class Pursuit:
         requests = [PutRequest(b.key, b.size, b.parent, b.depth, b.tokens) for b in blocks]
         try:
             places = await service.reserve(self.namespace, requests, deadline, layers)
-        except (Busy, QuotaExceeded) as error:
+        except MooncaskError as error:
             service.counters["peer_pulls_without_room"] += len(requests)
             log.debug("no room for what a peer is writing: %s", error.message)
             return []
