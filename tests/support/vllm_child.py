@@ -40,7 +40,9 @@ class Engine:
     def add(self, prompt: list[int], max_tokens: int = 8, salt: str = "", params: dict[str, Any] | None = None) -> str:
         self._numbers += 1
         extra = {"kv_transfer_params": params} if params else None
-        sampling = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, extra_args=extra)
+        sampling = SamplingParams(
+            temperature=0, max_tokens=max_tokens, ignore_eos=True, detokenize=False, extra_args=extra
+        )
         given: dict[str, Any] = {"prompt_token_ids": prompt}
         if salt:
             given["cache_salt"] = salt

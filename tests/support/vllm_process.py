@@ -4,6 +4,7 @@ with VllmProcess.start(model, tmp_path, socket=daemon.socket_path) as engine:
     (answer,) = engine.generate([prompt])
 """
 
+import contextlib
 import json
 import os
 import select
@@ -14,12 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.request import urlopen
 
 from engines_environment import vllm_python
 
 SUPPORT = Path(__file__).parent
 BLOCK_TOKENS = 32
-START_SECONDS = 240.0
+START_SECONDS = 420.0
 ANSWER_SECONDS = 240.0
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -173,3 +175,72 @@ def end(process: "subprocess.Popen[Any]", seconds: float = 20.0) -> None:
     if process.poll() is None:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+class VllmServer:
+    """vLLM's OpenAI-compatible server; `url` is http://host:port."""
+
+    def __init__(self, process: "subprocess.Popen[Any]", log: Path, port: int) -> None:
+        self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
+
+    @classmethod
+    def begin(cls, model: Path, folder: Path, port: int, socket: str, role: str, **extra: Any) -> Self:
+        """Starts it; it is not ready yet (`ready`)."""
+        log = folder / f"server-{role}.log"
+        options = {
+            "model": str(model),
+            "served-model-name": "m",
+            "dtype": "float32",
+            "max-model-len": 2560,
+            "max-num-seqs": 4,
+            "block-size": BLOCK_TOKENS,
+            "host": "127.0.0.1",
+            "port": port,
+            "kv-transfer-config": json.dumps(transfer_config(socket, role, **extra)),
+        }
+        command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
+        for name, value in options.items():
+            command += [f"--{name}", str(value)]
+        with log.open("ab") as errors:
+            process = subprocess.Popen(
+                command, env=environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )
+        return cls(process, log, port)
+
+    def ready(self) -> None:
+        """Raises RuntimeError with the end of its log when it does not get there."""
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until and self.process.poll() is None:
+            try:
+                if self.get("/health") is not None:
+                    return
+            except OSError:
+                time.sleep(0.5)
+        raise RuntimeError(f"the server is not ready: {self.log.read_text()[-6000:]}")
+
+    def get(self, path: str) -> str:
+        with urlopen(self.url + path, timeout=10) as response:  # a fixed http address
+            text: str = response.read().decode()
+            return text
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The sum of a metric's lines that have the label."""
+        lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name) and label in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def close(self) -> None:
+        """A server that is ready ends what it started; of one that is still starting the rest is ended here."""
+        self.process.send_signal(signal.SIGTERM)
+        end(self.process, 30)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGTERM)
+            time.sleep(2)  # its resource tracker removes what it left in /dev/shm
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
