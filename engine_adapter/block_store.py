@@ -11,12 +11,13 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from mooncask.client.dial import Target
+from mooncask.client.leases import Bytes
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.operations import Page
@@ -34,6 +35,8 @@ SAY_AGAIN_SECONDS = 30.0
 """The same kind of fault is logged this often at most; it is counted each time."""
 
 T = TypeVar("T")
+Take = Callable[[int, Bytes], bool]
+"""Called with (index of the key, its block's bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class Place:
     """Whether each block follows on the one before it."""
 
 
+NO_PAGE = Page([], more=False)
 UNKNOWN_PLACE = Place(chained=False)
 
 
@@ -106,30 +110,38 @@ class BlockStore:
     # --- bytes ---
 
     def read(self, keys: Sequence[bytes], targets: Sequence[Spans], seconds: float | None = None) -> list[bool]:
-        """Copies blocks to where they are wanted. False where one is not here in time or is of another length; then its
-        place may be untouched but is never partly another block's."""
-        end = self._end(seconds)
-        loaded: list[bool] = []
-        for start, stop in _windows([total(spans) for spans in targets]):
-            read = partial(self._read, keys=keys[start:stop], targets=targets[start:stop], end=end)
-            loaded += self._guard(read, [False] * (stop - start))
-        self._count(loaded=sum(loaded))
-        return loaded
+        """Copies blocks to where they are wanted. False where one is not here in time or is of another length; its place
+        is untouched then."""
 
-    def _read(
-        self, namespace: NamespaceHandle, keys: Sequence[bytes], targets: Sequence[Spans], end: float
+        def take(index: int, data: Bytes) -> bool:
+            if data.nbytes != total(targets[index]):
+                self._fault(LengthMismatch(keys[index].hex(), data.nbytes, total(targets[index])))
+                return False
+            scatter(data, targets[index])
+            return True
+
+        return self.visit(keys, take, [total(spans) for spans in targets], seconds)
+
+    def visit(
+        self, keys: Sequence[bytes], take: Take, sizes: Sequence[int], seconds: float | None = None
     ) -> list[bool]:
-        loaded = [False] * len(keys)
-        with self._client.acquire(namespace, keys, _left(end)) as blocks:
-            for i, block in enumerate(blocks):
-                if block is None:
-                    continue
-                if block.size != total(targets[i]):
-                    self._fault(LengthMismatch(keys[i].hex(), block.size, total(targets[i])))
-                    continue
-                scatter(block.numpy(), targets[i])
-                loaded[i] = True
-        return loaded
+        """Shows blocks in place to `take`, which copies what it wants and says whether it did; the bytes are read-only and
+        valid in that call only. `sizes` are what the blocks are expected to have. False for those that are not here in
+        time."""
+        end = self._end(seconds)
+        taken: list[bool] = []
+        for start, stop in _windows(sizes):
+            visit = partial(self._visit, keys=keys, cut=slice(start, stop), take=take, end=end)
+            taken += self._guard(visit, [False] * (stop - start))
+        self._count(loaded=sum(taken))
+        return taken
+
+    def _visit(
+        self, namespace: NamespaceHandle, keys: Sequence[bytes], cut: slice, take: Take, end: float
+    ) -> list[bool]:
+        with self._client.acquire(namespace, keys[cut], _left(end)) as blocks:
+            numbers = range(*cut.indices(len(keys)))
+            return [block is not None and take(i, block.numpy()) for i, block in zip(numbers, blocks, strict=True)]
 
     def write(
         self,
@@ -182,19 +194,28 @@ class BlockStore:
         end = self._end(seconds)
         return self._guard(lambda ns: self._client.evict(ns, keys, _left(end)), 0) if keys else 0
 
+    def answers(self) -> bool:
+        """Whether the daemon is there and opens this namespace."""
+        return self._guard(lambda ns: self._client.status(self.address.deadline_seconds) is not None, False)
+
+    def all_keys(self, seconds: float | None = None) -> list[bytes]:
+        """Every block's key, as far as they can be listed in time."""
+        return [key for page in self._pages(self._end(seconds)) for key in page]
+
     def clear(self, seconds: float) -> bool:
         """Deletes every block of the namespace; False when that was not done in time."""
-        end, after = self._end(seconds), b""
-        while time.monotonic() < end:
-            page = self._guard(partial(self._page, after=after, end=end), None)
-            if page is None:
-                return False
+        end = self._end(seconds)
+        for page in self._pages(end):
+            self.remove(page, _left(end))
+        return self._guard(lambda ns: not self._page(ns, b"", end).blocks, False)
+
+    def _pages(self, end: float) -> Iterator[list[bytes]]:
+        after, more = b"", True
+        while more and time.monotonic() < end:
+            page = self._guard(partial(self._page, after=after, end=end), NO_PAGE)
             keys = [block.key for block in page.blocks]
-            after = keys[-1] if keys else after
-            self.remove(keys, _left(end))
-            if not page.more:
-                return True
-        return False
+            yield keys
+            after, more = keys[-1] if keys else after, page.more
 
     def _page(self, namespace: NamespaceHandle, after: bytes, end: float) -> Page:
         return self._client.list_blocks(namespace, after=after, deadline_seconds=_left(end))

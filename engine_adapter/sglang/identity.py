@@ -6,12 +6,9 @@ digest of the weights where the path is a folder here. All arguments are read by
 """
 
 from collections.abc import Mapping
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from mooncask.engine_adapter.weights import weights_digest
-from mooncask.errors import ConfigError
+from mooncask.engine_adapter.model_source import model_source
 
 BYTES_VERSION = "1"
 """Of how pages are put into blocks here."""
@@ -46,9 +43,7 @@ def model_fields(model_name: str | None, server: Any, engine_version: str, extra
         "engine": "sglang",
         "engine_version": ".".join(engine_version.split(".")[:2]),
         "bytes": BYTES_VERSION,
-        "model": _without_folder(path),
-        "weights": _weights(path),
-        "config": _file_digest(Path(path) / "config.json"),
+        **model_source(path),
         **{name: _text(getattr(server, name, None)) for name in SERVER_FIELDS},
         **{f"operator.{name}": str(value) for name, value in extra.items()},
     }
@@ -77,24 +72,6 @@ def shard_of(config: Any, pool_name: str) -> str:
         if size > 1:
             parts.append(f"{word} {rank}/{size}")
     return ", ".join(parts)
-
-
-def _without_folder(path: str) -> str:
-    """Where a model lies on this machine is no part of what it is; its weights are."""
-    return Path(path).name if Path(path).is_dir() else path
-
-
-def _weights(path: str) -> str:
-    if not path or not Path(path).is_dir():
-        return ""
-    try:
-        return weights_digest(Path(path))
-    except ConfigError:
-        return f"unread {path}"  # other formats: told apart by where they lie
-
-
-def _file_digest(path: Path) -> str:
-    return sha256(path.read_bytes()).hexdigest()[:32] if path.is_file() else ""
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,8 +28,17 @@ class AskedProcess:
         self._unread = b""
 
     @classmethod
-    def start(cls, script: str, path: str, log: Path, environment: Mapping[str, str] | None = None) -> Self:
-        """Under this interpreter, with `path` and tests/support as its PYTHONPATH. Returns when it said that it is ready."""
+    def start(
+        cls,
+        script: str,
+        path: str,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        under: Sequence[str] = (),
+        interpreter: str = sys.executable,
+    ) -> Self:
+        """With `path` and tests/support as its PYTHONPATH; `under` is a command that runs it in its own place. Returns when
+        it said that it is ready."""
         variables = {
             **{name: value for name, value in os.environ.items() if not name.startswith("MOONCASK_")},
             "PYTHONPATH": os.pathsep.join([str(SUPPORT), path]),
@@ -39,7 +48,7 @@ class AskedProcess:
         }
         with log.open("ab") as errors:
             process = subprocess.Popen(
-                [sys.executable, str(SUPPORT / script)],
+                [*under, interpreter, str(SUPPORT / script)],
                 env=variables,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
