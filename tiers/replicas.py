@@ -16,7 +16,8 @@ from mooncask.tiers.catalogue import NOWHERE, Catalogue
 
 LOOKS_MAX = 64
 """Spares that one eviction looks at."""
-LOOKS_A_BLOCK = 4
+NOTED_LOOKS_MAX = 1024
+"""Noted blocks, and spares that may have been used, that one call looks at: about a millisecond."""
 REST_SECONDS = 1.0
 """A block is looked at no sooner after it was noted or found in use."""
 
@@ -28,6 +29,9 @@ class _Copy:
     sequence: int
     hits: int
     since_seconds: float
+    size: int = 0
+    on_nvme: bool = False
+    """As it was when it became a spare one."""
 
 
 class Replicas:
@@ -37,6 +41,7 @@ class Replicas:
         self._catalogue = catalogue
         self._noted: OrderedDict[int, _Copy] = OrderedDict()
         self._spare: OrderedDict[int, _Copy] = OrderedDict()
+        self._spare_bytes = {False: 0, True: 0}
         self.asked_first = False
         """Whether a noted block must not be forgotten before the other nodes were asked: set while there is somebody who asks, and
         whom one can ask."""
@@ -57,7 +62,7 @@ class Replicas:
         """Another node has this block too, or has it now."""
         if slot in self._spare and self._lives(slot, self._spare[slot]):
             return
-        self._spare.pop(slot, None)
+        self._drop_spare(slot)
         self._noted[slot] = _Copy(self._catalogue.sequence[slot], self._catalogue.hits[slot], now_seconds)
         self._noted.move_to_end(slot)
 
@@ -72,7 +77,7 @@ class Replicas:
         """Up to `most` noted blocks of about `most_bytes` that `fits` takes and that nobody has used lately: those that continue others
         first. They stay noted until `released` or `is_last` is said of them. `at_once`: also those that were noted or used only now."""
         found: list[int] = []
-        for _ in range(min(len(self._noted), LOOKS_A_BLOCK * most)):
+        for _ in range(min(len(self._noted), NOTED_LOOKS_MAX)):
             slot, copy = next(iter(self._noted.items()))
             if not self._lives(slot, copy):
                 del self._noted[slot]
@@ -93,36 +98,42 @@ class Replicas:
         """Another node keeps it, and relies on this one no more: it may go."""
         copy = self._noted.pop(slot, None)
         if copy is not None and copy.sequence == sequence and self._lives(slot, copy):
+            copy.size, copy.on_nvme = self._catalogue.size[slot], self._catalogue.nvme_offset[slot] != NOWHERE
             self._spare[slot] = copy
+            self._spare_bytes[copy.on_nvme] += copy.size
 
     def is_last(self, slot: int, sequence: int) -> None:
         """No other node has it."""
-        for known in (self._noted, self._spare):
+        for known, drop in ((self._noted, self._noted.pop), (self._spare, self._drop_spare)):
             copy = known.get(slot)
             if copy is not None and copy.sequence == sequence:
-                del known[slot]
+                drop(slot)
 
     def spares_longest_unasked(self, most: int) -> list[int]:
         """They go to the end: next time it is the turn of others."""
-        found = [slot for slot, copy in islice(self._spare.items(), most) if self._lives(slot, copy)]
+        found = list(islice(self._spare, most))
         for slot in found:
             self._spare.move_to_end(slot)
-        return found
+        return [slot for slot in found if self._lives(slot, self._spare[slot])]
 
     def used_spares(self) -> list[int]:
-        """Those that were used since they were released; they are noted again, and the other nodes must be told."""
-        used = [slot for slot, copy in self._spare.items() if self._is_used(slot, copy)]
-        return [slot for slot in used if self._take_back(slot)]
+        """Some of those that were used since they were released: they are noted again, and the other nodes must be told. Each call
+        looks at the next ones."""
+        seen = list(islice(self._spare.items(), NOTED_LOOKS_MAX))
+        for slot, copy in seen:
+            if self._lives(slot, copy):
+                self._spare.move_to_end(slot)
+            else:
+                self._drop_spare(slot)
+        return [slot for slot, copy in seen if self._is_used(slot, copy) and self._take_back(slot)]
 
     def is_spare(self, slot: int) -> bool:
         copy = self._spare.get(slot)
         return copy is not None and self._lives(slot, copy)
 
     def spare_bytes(self, on_nvme: bool) -> int:
-        catalogue = self._catalogue
-        for slot in [slot for slot, copy in self._spare.items() if not self._lives(slot, copy)]:
-            del self._spare[slot]
-        return sum(catalogue.size[s] for s in self._spare if (catalogue.nvme_offset[s] != NOWHERE) == on_nvme)
+        """About: those that left in another way count until somebody looks at them."""
+        return self._spare_bytes[on_nvme]
 
     def take_all_back(self) -> list[int]:
         """What was released is no longer sure, or no longer needed."""
@@ -149,11 +160,11 @@ class Replicas:
         for _ in range(min(LOOKS_MAX, len(self._spare))):
             slot, copy = next(iter(self._spare.items()))
             if not self._lives(slot, copy):
-                del self._spare[slot]
+                self._drop_spare(slot)
             elif self._is_used(slot, copy) or not may_leave(slot):
                 self._spare.move_to_end(slot)
             else:
-                del self._spare[slot]
+                self._drop_spare(slot)
                 return slot
         return None
 
@@ -164,9 +175,15 @@ class Replicas:
         return self._catalogue.hits[slot] != copy.hits
 
     def _take_back(self, slot: int) -> bool:
-        copy = self._spare.pop(slot)
-        if not self._lives(slot, copy):
+        copy = self._drop_spare(slot)
+        if copy is None or not self._lives(slot, copy):
             return False
         copy.hits = self._catalogue.hits[slot]
         self._noted[slot] = copy
         return True
+
+    def _drop_spare(self, slot: int) -> _Copy | None:
+        copy = self._spare.pop(slot, None)
+        if copy is not None:
+            self._spare_bytes[copy.on_nvme] -= copy.size
+        return copy

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 0.5
 PAUSE_SECONDS = 0.005
-"""Between two looks, however much is wanted."""
+"""Between two looks, however much is wanted; four times as long when nobody waits for it."""
 BATCH_BLOCKS = 1024
 ROUNDS_MAX = 8
 ASK_SECONDS = 0.25
@@ -35,6 +35,7 @@ FULL_SHARE = 0.7
 """Of a tier: from here on spares are wanted."""
 SPARE_SHARE = 1 / 8
 SPARE_BYTES_MAX = 4 << 30
+SPARES_MAX = 1 << 14
 SPARES_FEW = 64
 """With fewer than these the next look does not wait for its time."""
 
@@ -106,7 +107,7 @@ class Spares:
                 log.exception("looking for spare blocks failed by a fault of this daemon")
             if urgent or self._replicas.spares > before:
                 self._store.room_changed()
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS if urgent else 4 * PAUSE_SECONDS)
 
     async def _look(self, urgent: bool) -> None:
         self._replicas.asked_first = self._directory.state == "ok" and time.monotonic() >= self._unasked_until
@@ -128,7 +129,7 @@ class Spares:
 
         for _ in range(ROUNDS_MAX):
             missing_bytes = wanted_bytes - self._replicas.spare_bytes(on_nvme)
-            if missing_bytes <= 0:
+            if missing_bytes <= 0 or self._replicas.spares >= SPARES_MAX:
                 return
             slots = self._replicas.coldest(BATCH_BLOCKS, missing_bytes, fits, time.monotonic(), at_once=urgent)
             if not slots:

@@ -58,6 +58,18 @@ def test_spares_leave_before_others_but_not_one_that_is_used_or_may_not() -> Non
     assert replicas.take(anything) == slots[1]
 
 
+def test_the_bytes_of_spares_add_up() -> None:
+    replicas, catalogue, slots = replicas_of(4)
+    release(replicas, catalogue, slots)
+    assert replicas.spare_bytes(on_nvme=False) == 4 * SIZE and replicas.spare_bytes(on_nvme=True) == 0
+    replicas.take(anything)
+    replicas.is_last(slots[1], catalogue.sequence[slots[1]])
+    catalogue.hits[slots[2]] += 1
+    assert replicas.used_spares() == [slots[2]]
+    assert replicas.spare_bytes(on_nvme=False) == SIZE and replicas.spares == 1
+    assert replicas.take_all_back() == [slots[3]] and replicas.spare_bytes(on_nvme=False) == 0
+
+
 def test_a_noted_block_is_held_back_only_while_somebody_can_be_asked() -> None:
     replicas, catalogue, slots = replicas_of(2)
     assert not replicas.holds_back(slots[0])
@@ -86,6 +98,6 @@ def test_a_slot_that_has_its_next_block_is_nobodys_replica() -> None:
     replicas.released(slots[0], versions[0])
     for slot in slots:
         catalogue.sequence[slot] += 100
-    assert replicas.take(anything) is None and not replicas.is_spare(slots[0])
+    assert not replicas.is_spare(slots[0]) and replicas.take(anything) is None
     assert replicas.coldest(100, 1000, anything, REST_SECONDS) == []
     assert replicas.spare_bytes(on_nvme=False) == 0 and len(replicas) == 0
