@@ -5,6 +5,7 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
+from mooncask.tools.bench.following_run import FOLLOWED, PULLED
 from mooncask.tools.bench.nodes_run import BARE, BARE_CACHED, FASTER, FULL, GET, GET_SMALL, MOONCAKE
 from mooncask.tools.main import app
 
@@ -15,7 +16,7 @@ def test_gets_from_a_peer_are_measured_beside_a_bare_socket(tmp_path: Path) -> N
     assert result.exit_code == 0, (result.output, result.exception)
     found = json.loads(file.read_text())
     measures = {measure["name"]: measure for measure in found["measures"]}
-    assert measures.keys() >= {GET, GET_SMALL, BARE, BARE_CACHED}
+    assert measures.keys() >= {GET, GET_SMALL, BARE, BARE_CACHED, FOLLOWED, PULLED}
     assert measures[GET]["limit"] == measures[GET_SMALL]["limit"] == BARE
     skipped, facts = [one["what"] for one in found["skipped"]], [fact["name"] for fact in found["facts"]]
     assert (MOONCAKE in skipped) != (FASTER in facts), "measured, or said why not"

@@ -16,6 +16,7 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.errors import CorruptBlock
 from mooncask.tools.bench.counterpart import Counterpart
 from mooncask.tools.bench.daemon_process import DaemonProcess
+from mooncask.tools.bench.following_run import FOLLOWED, PULLED, Ends, FollowingPlan, measure_following
 from mooncask.tools.bench.memory_limits import Bytes, blocks_of, private_memory, shared_memory
 from mooncask.tools.bench.mooncake_peer import start_mooncake
 from mooncask.tools.bench.peers import NotInstalled, Peer, free_port
@@ -54,6 +55,7 @@ class Batch:
 class NodesPlan:
     batches: tuple[Batch, ...]
     dram_bytes: int
+    following: FollowingPlan
     connections: int = 4
     judged: bool = True
 
@@ -62,8 +64,17 @@ class NodesPlan:
         return {GET: ShareOfLimit(0.85), GET_SMALL: AtMost(20_000)} if self.judged else {}
 
 
-FULL = NodesPlan((Batch(GET, 2 * MIB, 32, 4, 41), Batch(GET_SMALL, 256 * KIB, 32, 8, 41)), dram_bytes=768 * MIB)
-QUICK = NodesPlan((Batch(GET, 128 * KIB, 4, 2, 3), Batch(GET_SMALL, 4 * KIB, 4, 2, 3)), 64 * MIB, judged=False)
+FULL = NodesPlan(
+    (Batch(GET, 2 * MIB, 32, 4, 41), Batch(GET_SMALL, 256 * KIB, 32, 8, 41)),
+    768 * MIB,
+    FollowingPlan(2 * MIB, 32, layers=32, bytes_per_second=400e6, rounds=15),
+)
+QUICK = NodesPlan(
+    (Batch(GET, 128 * KIB, 4, 2, 3), Batch(GET_SMALL, 4 * KIB, 4, 2, 3)),
+    64 * MIB,
+    FollowingPlan(128 * KIB, 4, layers=4, bytes_per_second=10e6, rounds=3),
+    judged=False,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +102,8 @@ def run(plan: NodesPlan, folder: Path, progress: Callable[[str], None]) -> Findi
             _check(nodes, batch, source)
             _report(plan, batch, take_turns(runners, batch.rounds), findings)
             nodes.holder.evict(nodes.held, [key for number in range(batch.sets) for key in _keys(batch, number)])
+        progress("blocks that are followed while they are written")
+        _report_following(plan.following, nodes, source, findings)
     return findings
 
 
@@ -175,6 +188,12 @@ def _report(plan: NodesPlan, batch: Batch, found: Mapping[str, Samples], finding
         other = measured(MOONCAKE, MOONCAKE_GET, found[MOONCAKE_GET], *shape)
         findings.measures.append(beside(other, limit))
         findings.facts.append(_times_as_fast(get, other, plan.judged))
+
+
+def _report_following(plan: FollowingPlan, nodes: Nodes, source: Bytes, findings: Findings) -> None:
+    found = measure_following(plan, Ends(nodes.holder, nodes.reader, nodes.held, nodes.wanted), source)
+    shape = (plan.block_bytes, plan.blocks)
+    findings.measures += [measured(STORE, name, found[name], *shape, moves_bytes=False) for name in (FOLLOWED, PULLED)]
 
 
 def _times_as_fast(get: Measure, other: Measure, judged: bool) -> Fact:
