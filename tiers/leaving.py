@@ -50,17 +50,23 @@ class Leaving:
         parts, shares = self._parts, [0.0]
         if parts.nvme is not None:
             shares.append(parts.nvme.used_bytes / max(1, parts.nvme.usable_bytes))
-        if parts.nvme is None or any(one.spec.mode is WriteMode.MEMORY and one.blocks for one in parts.registry):
+        if self._dram_is_last():
             shares.append(parts.dram.used_bytes / max(1, parts.dram.capacity_bytes))
         return max(shares)
 
-    def soonest(self, most: int) -> Iterator[Candidate]:
+    def _dram_is_last(self) -> bool:
+        """Whether for some blocks."""
+        parts = self._parts
+        return parts.nvme is None or any(one.spec.mode is WriteMode.MEMORY and one.blocks for one in parts.registry)
+
+    def soonest(self, most: int) -> Iterator[Candidate | None]:
         """Up to `most` blocks of each last tier, the first to leave first as far as its policy can tell, else some that were not looked
-        at for the longest time. Made while it is taken: to be taken in slices."""
+        at for the longest time; None for one that is no candidate. Made while it is taken: to be taken in slices."""
         parts, policies = self._parts, self._parts.policies
         if parts.nvme is not None:
             yield from self._candidates(self._order(policies.nvme, most), below=True)
-        yield from self._candidates(self._order(policies.dram, most), below=False)
+        if self._dram_is_last():
+            yield from self._candidates(self._order(policies.dram, most), below=False)
 
     def _order(self, policy: EvictionPolicy, most: int) -> Sequence[int]:
         if isinstance(policy, Ordered):
@@ -69,15 +75,17 @@ class Leaving:
         first, self._hand = self._hand % max(1, slots), self._hand + most
         return [slot % slots for slot in range(first, first + min(most, slots))]
 
-    def _candidates(self, slots: Sequence[int], *, below: bool) -> Iterator[Candidate]:
+    def _candidates(self, slots: Sequence[int], *, below: bool) -> Iterator[Candidate | None]:
         catalogue = self._catalogue
         for slot in slots:
             if slot >= len(catalogue.sequence) or not catalogue.sequence[slot] or catalogue.ttl[slot]:
-                continue  # what vanishes by its time must not stay elsewhere
+                yield None  # what vanishes by its time must not stay elsewhere
+                continue
             owner = catalogue.owner(slot)
             on_nvme = catalogue.nvme_offset[slot] != NOWHERE
             last_is_dram = self._parts.nvme is None or owner.spec.mode is WriteMode.MEMORY
             if owner.spec.kind != "kv" or (not on_nvme if below else not (last_is_dram and slot in catalogue.dram)):
+                yield None
                 continue
             yield Candidate(
                 owner,

@@ -9,6 +9,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from itertools import islice
 from typing import Any
 
 from mooncask.daemon.cold.bucket import BucketFault
@@ -27,8 +28,10 @@ from mooncask.tiers.namespace import Namespace, NamespaceSpec
 log = logging.getLogger(__name__)
 
 ROUND_SECONDS = 0.5
-SLICE = 512
-"""Blocks looked at in one go."""
+LOOKING_SHARE = 20
+"""So many times as long as a round of looking took, nothing is looked at: 65,536 blocks take a tenth of a second."""
+SLICE = 256
+"""Blocks looked at in one go. What is gathered may be more than a pack by so many; it becomes two."""
 WRITES_MAX = 4
 GATHERED_MAX = 1 << 16
 LOOKUP_SECONDS = 0.5
@@ -64,14 +67,15 @@ class Spilling:
 
     async def run(self) -> None:
         while True:
+            looking = 0.0
             try:
                 if self._world.usable() and self._rules.active(self._leaving.fill()):
-                    await self._round()
+                    looking = await self._round()
                 if self._gathered and time.monotonic() - self._gathering_since >= self._world.section.pack_wait:
                     await self._hand_over()
             except Exception:
                 log.exception("a round of spilling failed by a fault of this daemon")
-            await asyncio.sleep(min(ROUND_SECONDS, self._world.section.pack_wait))
+            await asyncio.sleep(max(LOOKING_SHARE * looking, min(ROUND_SECONDS, self._world.section.pack_wait)))
 
     async def close(self) -> None:
         for task in self._writes:
@@ -81,18 +85,23 @@ class Spilling:
 
     # --- choosing ---
 
-    async def _round(self) -> None:
+    async def _round(self) -> float:
+        """How many seconds the looking took, in which the loop served nobody."""
         store = self._world.service.store
         most = self._rules.window(sum(namespace.blocks for namespace in store.namespaces()))
-        now = time.time()
-        for number, candidate in enumerate(self._leaving.soonest(most)):
-            if number % SLICE == SLICE - 1:
-                await asyncio.sleep(0)
-            self._consider(candidate, now)
+        now, candidates, looking = time.time(), self._leaving.soonest(most), 0.0
+        while True:
+            began = time.perf_counter()
+            some = list(islice(candidates, SLICE))
+            for candidate in some:
+                if candidate is not None:
+                    self._consider(candidate, now)
+            looking += time.perf_counter() - began
             if self._gathered_bytes >= self._world.section.pack or len(self._gathered) >= GATHERED_MAX:
                 await self._hand_over()
-                if not self._world.usable():
-                    return
+            await asyncio.sleep(0)
+            if len(some) < SLICE or not self._world.usable():
+                return looking
 
     def _consider(self, candidate: Candidate, now: float) -> None:
         name = (self.id_of(candidate.namespace), candidate.key)
