@@ -7,7 +7,7 @@ event loop's thread.
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -26,6 +26,7 @@ class Release(Enum):
     ELSEWHERE = "another living node has it, and relies on this one no more"
     LAST = "no other node has it"
     NOT_NOW = "news of this block is still on its way"
+    UNKNOWN = "who would know does not answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,8 @@ class Directory(Protocol):
 
     kind: str
     """"static" or "valkey"."""
+    on_shared: Callable[[bytes, Sequence[bytes]], None]
+    """Called with blocks that were announced, and that others had announced before: it must only take note."""
 
     @property
     def state(self) -> str:

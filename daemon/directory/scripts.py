@@ -56,21 +56,23 @@ local function later(one)
   end
   return false
 end
+local shared = {{}}
 for i = 1, #KEYS do
   local held, kept = redis.call('GET', KEYS[i]) or '', {{}}
   for at = 1, #held - 15, 16 do
     local one = string.sub(held, at, at + 15)
     if string.sub(one, 1, 8) ~= node or later(one) then kept[#kept + 1] = one end
   end
+  if #kept > 0 then shared[#shared + 1] = i end
   if #kept >= {HOLDERS_MAX} then table.remove(kept, 1) end
   kept[#kept + 1] = me
   redis.call('SET', KEYS[i], table.concat(kept), 'PX', ttl)
 end
-return #KEYS
+return shared
 """
 )
 """KEYS: locations; ARGV: incarnation, milliseconds. Older epochs of the same node go; a later one stays, so that a run that is
-over can't take away what the next one said."""
+over can't take away what the next one said. Answers the places of those that other nodes have announced as well."""
 
 WITHDRAW = Script(
     """

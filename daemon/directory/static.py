@@ -7,7 +7,7 @@ answer in time is left alone for a while.
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -35,6 +35,7 @@ class StaticDirectory:
     def __init__(self, addresses: Sequence[str], pool: LinkPool, me: bytes = b"") -> None:
         """`me`: this node's incarnation."""
         self._me = me
+        self.on_shared: Callable[[bytes, Sequence[bytes]], None] = lambda ns_id, keys: None
         self._addresses = tuple(addresses)
         self._pool = pool
         self._nodes: dict[bytes, NodeRecord] = {}

@@ -4,7 +4,8 @@ The store's rules are in `tiers/pressure.py` and `tiers/replicas.py`: what this 
 are known to have goes only after it was asked about. So eviction waits for no network, and of two nodes that evict the same block
 one keeps it. A directory that does not answer is not waited for: blocks leave unasked then, until it answers again.
 
-What is not noted here is not known to be elsewhere (two nodes that computed the same block), and leaves by the policy's order.
+Noted are blocks that were pulled, given, served or that others had announced before. Of two nodes that computed the same block only
+the later one knows, and asks.
 """
 
 import asyncio
@@ -57,6 +58,7 @@ class Spares:
 
     def start(self) -> None:
         self._replicas.on_wanted = self._want
+        self._directory.on_shared = self._announced_before
         self._task = asyncio.create_task(self._run())
 
     def note(self, namespace: Namespace, keys: Iterable[bytes]) -> None:
@@ -67,10 +69,10 @@ class Spares:
             if slot is not None:
                 self._replicas.note(slot, now)
 
-    def is_spare(self, namespace: Namespace, key: bytes) -> bool:
-        """Whether the others no longer know that this node has it."""
-        slot = namespace.index.get(key)
-        return slot is not None and self._replicas.is_spare(slot)
+    def _announced_before(self, ns_id: bytes, keys: Sequence[bytes]) -> None:
+        namespace = self._shared.find(ns_id)
+        if namespace is not None:
+            self.note(namespace, keys)
 
     async def close(self) -> None:
         self._replicas.asked_first = False
@@ -167,10 +169,10 @@ class Spares:
             return
         if answer is Release.ELSEWHERE:
             self._replicas.released(slot, version)
-        elif answer is Release.LAST:
+        elif answer is not Release.NOT_NOW:
             was_spare = self._replicas.is_spare(slot)
             self._replicas.is_last(slot, version)
-            counters["last_copies_kept"] += 1
+            counters["last_copies_kept"] += answer is Release.LAST
             if was_spare:
                 self._tell([slot])
 

@@ -96,6 +96,23 @@ def test_a_spare_copy_that_is_read_is_no_spare_any_more(nodes: ClusterNodes) -> 
     eventually(lambda: two.peers().spares < 4)
 
 
+@pytest.mark.slow
+def test_of_two_nodes_that_computed_the_same_blocks_the_later_one_knows_of_the_others_copies(
+    nodes: ClusterNodes,
+) -> None:
+    one, two = nodes.start("n1", "n2")
+    blocks = blocks_of(range(1, 5), size=MIB)
+    keys = list(blocks)
+    one.put(blocks)
+    eventually(lambda: len(two.client.match(two.namespace(), keys)) == len(keys))
+    two.put(blocks)
+    eventually(lambda: two.peers().replicas == 4)
+    fill(two, range(200, 220))
+    eventually(lambda: two.peers().spares == 4)
+    fill(two, range(220, 230))
+    assert here(two, keys) < 4 and here(one, keys) == 4
+
+
 # --- who decides ---
 
 
