@@ -62,6 +62,7 @@ class Parts:
         self.hbm_promotion: HbmPromotion | None = None
         self.on_corrupt: Callable[[int, CorruptBlock], None] = lambda slot, error: None
         self._background: set[asyncio.Task[None]] = set()
+        self._closed = False
         if nvme is not None:
             self._wire_nvme(nvme)
         if hbm is not None:
@@ -167,6 +168,9 @@ class Parts:
     # --- the life of the whole ---
 
     def background(self, work: Coroutine[None, None, None]) -> None:
+        if self._closed:  # uses that are told of late must not move blocks between tiers that are gone
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
@@ -184,8 +188,9 @@ class Parts:
             log.warning("a block that was taken out may be there again after a restart: %s", error.message)
 
     async def close(self) -> None:
-        if self._background:
+        while self._background:
             await asyncio.wait(set(self._background))
+        self._closed = True
         if self.bring_up is not None:
             await self.bring_up.drained()
         for tier in (self.nvme, self.hbm, self.dram):

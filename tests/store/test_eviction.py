@@ -22,6 +22,7 @@ from store_driver import (
 from mooncask.errors import Busy, NotEvictable, PinLimitExceeded
 from mooncask.tiers.block import TierName, WriteMode
 from mooncask.tiers.requests import PutRequest
+from mooncask.tiers.store import Store
 
 BLOCK = 256 * KIB
 FITS = 16
@@ -134,6 +135,18 @@ async def test_hot_blocks_get_a_copy_in_hbm_and_lose_it_first() -> None:
         await store.evict(namespace, [b"0", b"1"])
         assert store.hbm is not None and store.hbm.used_bytes == 0
         assert_books_balance(store)
+
+
+async def test_uses_that_are_told_of_while_it_closes_promote_nothing_any_more() -> None:
+    store = await Store.open(store_config(None, hbm_bytes=4 * BLOCK, hbm_device="cpu"))
+    await store.dram.wait_populated()
+    namespace = await kv(store, mode=WriteMode.MEMORY)
+    await put(store, namespace, b"0", payload(0))
+    for _ in range(3):
+        resident(store, namespace, b"0")
+    await store.close()
+    store._parts.recency.flush()
+    assert not store._parts._background
 
 
 # --- with NVMe below ---
