@@ -5,6 +5,7 @@ Memory is small and deadlines are long, for an emulated processor; what these pr
 
 import asyncio
 import dataclasses
+import logging
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from rdma_world import ARENA_BYTES, HOST, RdmaNode, fetch, open_node, two_nodes,
 
 from mooncask.daemon.transport.rdma.device import open_device
 from mooncask.daemon.transport.rdma.engine import PairLost
+from mooncask.daemon.transport.rdma.link import RdmaLink
 from mooncask.daemon.transport.rdma.regions import Span
 from mooncask.errors import BadRequest, DeadlineExceeded, OutOfBounds, PeerUnavailable
 from mooncask.tiers.shared_memory import SharedMemory
@@ -254,6 +256,48 @@ async def test_a_node_without_rdma_is_read_over_tcp_unless_rdma_is_demanded(node
     assert await fetch(reader, link, [key_of(1, 5000)]) == [block_bytes(1, 5000)]
     with pytest.raises(BadRequest):
         await reader.link(holder.server.address, demanded=True)
+
+
+async def test_rdma_that_breaks_falls_back_to_tcp_says_so_once_and_is_tried_again_beside_the_reads(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reader, holder = nodes
+    link = await reader.link(holder.server.address, demanded=False)
+    assert isinstance(link, RdmaLink) and link.peer.transport == "rdma"
+    link._again_seconds = link._wait_seconds = 0.5
+    handlers = dict(holder.server._link_handlers)
+    [pair] = holder.responder.pairs.values()
+    holder.server._link_handlers.clear()  # no new queue pair is made there
+    await pair.close()
+    for number in range(3):
+        assert await fetch(reader, link, [key_of(number, 70_000)]) == [block_bytes(number, 70_000)]
+    assert link.peer.transport == "tcp" and link.alive
+    assert sum("come over TCP" in record.message for record in caplog.records) == 1
+    holder.server._link_handlers.update(handlers)
+
+    async def by_rdma() -> bool:
+        assert await fetch(reader, link, [key_of(9, 5000)]) == [block_bytes(9, 5000)]
+        return link.peer.transport == "rdma"
+
+    deadline = soon(60)
+    while not await by_rdma():
+        assert time.monotonic() < deadline, "RDMA did not come back"
+        await asyncio.sleep(0.05)
+    before = reader.device.bytes_read
+    assert await fetch(reader, link, [key_of(10, 5000)]) == [block_bytes(10, 5000)]
+    assert reader.device.bytes_read == before + 5000
+    assert sum("by RDMA again" in record.message for record in caplog.records) == 1
+
+
+async def test_rdma_that_is_demanded_and_breaks_fails_the_read(nodes: Nodes) -> None:
+    reader, holder = nodes
+    link = await reader.rdma_link(holder.server.address)
+    [pair] = holder.responder.pairs.values()
+    holder.server._link_handlers.clear()
+    await pair.close()
+    with pytest.raises((PeerUnavailable, BadRequest)):
+        await fetch(reader, link, [key_of(1, 5000)])
 
 
 async def test_the_gid_with_the_ipv4_address_is_chosen_whatever_its_index() -> None:

@@ -9,7 +9,7 @@ from mooncask.daemon.transport.rdma.session import Session
 from mooncask.daemon.transport.tcp.dial import TcpDialler
 from mooncask.daemon.transport.tcp.link import TcpLink
 from mooncask.daemon.transport.transport import Link
-from mooncask.errors import MooncaskError
+from mooncask.errors import BadRequest, MooncaskError
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +36,14 @@ class RdmaDialler:
                 await inner.close()
                 raise
             self._tell(inner, f"over TCP: {error.message}")
-            return inner
+            if isinstance(error, BadRequest):  # it has no RDMA; the next run of it may
+                return inner
+            return RdmaLink(inner, self._device, None, demanded=False)
         except BaseException:
             await inner.close()
             raise
         self._tell(inner, f"by RDMA from {self._device.place.port.device}")
-        return RdmaLink(inner, self._device, session)
+        return RdmaLink(inner, self._device, session, demanded=self._demanded)
 
     def _tell(self, link: TcpLink, how: str) -> None:
         name = link.peer.name

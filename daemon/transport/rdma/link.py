@@ -1,4 +1,11 @@
-"""A link whose blocks come by RDMA: everything but the bytes goes over the TCP link beneath it."""
+"""A link whose blocks come by RDMA: everything but the bytes goes over the TCP link beneath it.
+
+    by RDMA ──(the queue pair is lost, and a new one too, or none can be made)──> over TCP
+       ^                                                                            │
+       └──(a new queue pair, tried beside the reads, at intervals that grow)────────┘
+
+Where RDMA is demanded there is no way over TCP: the read fails.
+"""
 
 import asyncio
 import dataclasses
@@ -12,34 +19,51 @@ from mooncask.daemon.transport.rdma.regions import Span
 from mooncask.daemon.transport.rdma.session import Session
 from mooncask.daemon.transport.tcp.link import TcpLink
 from mooncask.daemon.transport.transport import LinkLoad, PeerInfo, RemoteBlock
-from mooncask.errors import BadRequest, DeadlineExceeded, OutOfBounds, PeerUnavailable
+from mooncask.errors import BadRequest, DeadlineExceeded, MooncaskError, OutOfBounds, PeerUnavailable
 from mooncask.tiers.block import printable_key
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 2
 """Of a read whose queue pair was lost: a new one, once."""
+AGAIN_SECONDS, AGAIN_SECONDS_MAX = 30.0, 600.0
+"""After RDMA broke, until it is tried again; doubled each time that it breaks before anything came."""
+CONNECT_SECONDS = 5.0
 
 
 class RdmaLink:
     """See `transport.Link`. Owns `inner`. Memory that is not the arena's is read over TCP: nothing else is registered."""
 
-    def __init__(self, inner: TcpLink, device: OpenDevice, session: Session) -> None:
+    def __init__(
+        self,
+        inner: TcpLink,
+        device: OpenDevice,
+        session: Session | None,
+        *,
+        demanded: bool = True,
+        again_seconds: float = AGAIN_SECONDS,
+    ) -> None:
+        """Without a `session` it begins over TCP."""
         self._inner = inner
         self._device = device
-        self._session: Session | None = session
+        self._session = session
+        self._demanded = demanded
+        self._again_seconds = self._wait_seconds = again_seconds
+        self._over_tcp = session is None
+        self._again_at = time.monotonic() + again_seconds
+        self._retry: asyncio.Task[None] | None = None
         self._connecting = asyncio.Lock()
         self._reads = 0
         self._read_since = 0.0
         self._read_seconds = 0.0
         self._bytes_received = 0
-        self.sessions = 1
+        self.sessions = int(session is not None)
         """Queue pairs that this link has had."""
         self._watch = asyncio.create_task(self._close_with_inner())
 
     @property
     def peer(self) -> PeerInfo:
-        return dataclasses.replace(self._inner.peer, transport="rdma")
+        return self._inner.peer if self._over_tcp else dataclasses.replace(self._inner.peer, transport="rdma")
 
     @property
     def alive(self) -> bool:
@@ -84,12 +108,22 @@ class RdmaLink:
             if offset is None:
                 return await self._inner.read(blocks, into, deadline)
             spans.append(Span(block.offset + block.start, offset, block.size))
+        if self._over_tcp:
+            self._try_again_in_time()
+            return await self._inner.read(blocks, into, deadline)
         self._note_reads(1)
         try:
             await self._read(spans, deadline)
+        except (PeerUnavailable, BadRequest) as error:
+            if self._demanded or not self.alive:
+                raise
+            self._fall_back(error)
+        else:
+            self._wait_seconds = self._again_seconds
+            return [b""] * len(blocks)
         finally:
             self._note_reads(-1)
-        return [b""] * len(blocks)
+        return await self._inner.read(blocks, into, deadline)
 
     async def _read(self, spans: Sequence[Span], deadline: float) -> None:
         began = time.monotonic()
@@ -125,6 +159,46 @@ class RdmaLink:
         except TimeoutError:
             raise DeadlineExceeded(f"RDMA to peer {self.peer.name}", max(0.0, deadline - began)) from None
 
+    # --- over TCP for a while ---
+
+    def _fall_back(self, error: MooncaskError) -> None:
+        """The queue pair is gone: nothing writes into the caller's memory any more. Of reads that fail together the first counts."""
+        if self._over_tcp:
+            return
+        self._over_tcp = True
+        self._again_at = time.monotonic() + self._wait_seconds
+        log.warning(
+            "%s; its blocks come over TCP, and RDMA is tried again in %.0f s", error.message, self._wait_seconds
+        )
+        self._wait_longer()
+
+    def _try_again_in_time(self) -> None:
+        if self._retry is None and self.alive and time.monotonic() >= self._again_at:
+            self._retry = asyncio.create_task(self._try_again())
+
+    async def _try_again(self) -> None:
+        """Beside the reads, which go on over TCP meanwhile."""
+        name = self._inner.peer.name
+        try:
+            async with self._connecting:
+                session = await Session.connect(self._device, self._inner, time.monotonic() + CONNECT_SECONDS)
+                if not self.alive:
+                    await session.close()
+                    return
+                self._session = session
+                self.sessions += 1
+            self._over_tcp = False
+            log.info("peer %s: blocks come by RDMA again", name)
+        except MooncaskError as error:
+            log.debug("peer %s: still no RDMA: %s", name, error.message)
+            self._again_at = time.monotonic() + self._wait_seconds
+            self._wait_longer()
+        finally:
+            self._retry = None
+
+    def _wait_longer(self) -> None:
+        self._wait_seconds = min(AGAIN_SECONDS_MAX, 2 * self._wait_seconds)
+
     async def _forget(self, session: Session) -> None:
         if self._session is session:
             self._session = None
@@ -149,4 +223,4 @@ class RdmaLink:
 
     async def close(self) -> None:
         await self._inner.close()
-        await asyncio.wait([self._watch])
+        await asyncio.wait([task for task in (self._watch, self._retry) if task is not None])
