@@ -4,22 +4,25 @@ Soft state. The server down, slow or empty: look-ups answer nothing at once, new
 the server is back, or turns out to have forgotten this node, all that this node has is announced anew.
 
     up --a command fails or is too slow--> down --a heartbeat comes through--> up, and told everything again
+
+A Cluster is down when the server with the nodes' records is; another one that is gone is a part of it (`parts.py`).
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import Any, Protocol
 
 import msgspec
 
 from mooncask.daemon.directory.announcer import Announcements, Batch
 from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord, Release
 from mooncask.daemon.directory.pacing import KEYS_MAX, Pace
+from mooncask.daemon.directory.parts import PATIENCE_SECONDS, Parts, Server
 from mooncask.daemon.directory.scripts import (
     ANNOUNCE,
     GONE,
@@ -30,7 +33,6 @@ from mooncask.daemon.directory.scripts import (
     SEEN,
     STRANGERS,
     WITHDRAW,
-    Script,
     location_key,
     namespace_tag,
     shard_of,
@@ -42,8 +44,6 @@ log = logging.getLogger(__name__)
 
 LOOKUP_SECONDS_MAX = 0.5
 """What a look-up may take, however long its caller can wait."""
-PATIENCE_SECONDS = 0.2
-"""A look-up that had less time than this says nothing about the server."""
 HEARTBEAT_SECONDS_MAX = 2.0
 PROBE_SECONDS = 0.5
 """Between heartbeats while the server is down."""
@@ -61,21 +61,6 @@ LOCATION_SECONDS = 7200
 """After which the server forgets a location that nobody repeats."""
 RETELL_SECONDS = 2400
 CLOSE_SECONDS = 0.5
-
-
-class Server(Protocol):
-    """Commands; each raises PeerUnavailable when it fails or is not answered by its deadline."""
-
-    sharded: bool
-    """Whether the keys of one call must be of one shard."""
-
-    async def command(self, *arguments: bytes | str | int, deadline: float) -> Any: ...
-
-    async def run(
-        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes | int], deadline: float
-    ) -> Any: ...
-
-    async def close(self) -> None: ...
 
 
 class ValkeyDirectory:
@@ -99,7 +84,9 @@ class ValkeyDirectory:
         self._me = record().incarnation
         self._news = Announcements()
         self._sending: list[Batch] = []
+        self.on_shared: Callable[[bytes, Sequence[bytes]], None] = lambda ns_id, keys: None
         self._pace = Pace()
+        self._parts = Parts(server)
         self._has_news = asyncio.Event()
         self._room = asyncio.Event()
         """Set when news was sent or thrown away: what is told anew comes no faster than that."""
@@ -120,7 +107,7 @@ class ValkeyDirectory:
     @property
     def state(self) -> str:
         if not self._down_since:
-            return "ok"
+            return f"partly down: {len(self._parts)} of its shards do not answer" if self._parts else "ok"
         return f"down since {time.strftime('%H:%M:%S', time.localtime(self._down_since))}: {self._why}"
 
     @property
@@ -162,8 +149,9 @@ class ValkeyDirectory:
 
         async def read(which: list[int]) -> None:
             names = [location_key(tag, keys[index]) for index in which]
-            values = await self._server.command("MGET", *names, deadline=deadline)
-            for index, value in zip(which, values, strict=True):
+            read = functools.partial(self._server.command, "MGET", *names, deadline=deadline)
+            values = await self._parts.attempt(names[0], read)
+            for index, value in zip(which, values or [], strict=values is not None):
                 found[index] = parsed_incarnations(value)
 
         await _all(read(which) for which in self._calls(keys))
@@ -225,9 +213,10 @@ class ValkeyDirectory:
 
         async def ask(which: list[int]) -> None:
             names = [location_key(tag, keys[asked[index]]) for index in which]
-            said = await self._server.run(RELEASE, names, arguments, deadline)
-            for index, number in zip(which, said, strict=True):
-                answers[asked[index]] = meanings.get(number, Release.LAST)
+            run = functools.partial(self._server.run, RELEASE, names, arguments, deadline)
+            said = await self._parts.attempt(names[0], run)
+            for place, index in enumerate(which):
+                answers[asked[index]] = Release.UNKNOWN if said is None else meanings.get(said[place], Release.LAST)
 
         began = time.monotonic()
         try:
@@ -269,7 +258,11 @@ class ValkeyDirectory:
 
         async def write(which: list[int]) -> None:
             names = [location_key(tag, batch.keys[index]) for index in which]
-            await self._server.run(script, names, arguments, time.monotonic() + WRITE_SECONDS)
+            deadline = time.monotonic() + WRITE_SECONDS
+            run = functools.partial(self._server.run, script, names, arguments, deadline)
+            shared = await self._parts.attempt(names[0], run)  # a part that is lost is told when it is back
+            if batch.here and shared:
+                self.on_shared(batch.ns_id, [batch.keys[which[place - 1]] for place in shared])
 
         for wave in self._waves(batch.keys):
             began = time.monotonic()
@@ -321,6 +314,7 @@ class ValkeyDirectory:
                 await self._be_seen()
             except PeerUnavailable as error:
                 self._fail(error, began)
+                await self._server.renew()
             interval = min(HEARTBEAT_SECONDS_MAX, self._ttl_seconds / 3)
             await asyncio.sleep(PROBE_SECONDS if self._down_since else interval)
 
@@ -338,6 +332,8 @@ class ValkeyDirectory:
         if self._down_since or forgotten:
             log.info("the directory answers, and is told what this node has")
             self._down_since, self._known, self._up_seconds = 0.0, True, time.monotonic()
+            self._retell.set()
+        if await self._parts.forgotten(deadline) or (self._parts and await self._parts.probe(deadline)):
             self._retell.set()
 
     async def _read_nodes(self, deadline: float) -> None:

@@ -17,12 +17,19 @@ CONNECT_SECONDS = 1.0
 
 
 class ValkeyServer:
-    """See `valkey.Server`."""
+    """See `parts.Server`."""
 
-    def __init__(self, client: Any, sharded: bool, failure: type[Exception], no_script: type[Exception]) -> None:
-        self._client = client
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        sharded: bool,
+        failures: tuple[type[Exception], ...],
+        no_script: type[Exception],
+    ) -> None:
+        self._connect = connect
+        self._client = connect()
         self.sharded = sharded
-        self._failures: tuple[type[Exception], ...] = (failure, OSError, TimeoutError)
+        self._failures: tuple[type[Exception], ...] = (*failures, OSError, TimeoutError)
         self._no_script = no_script
         self._slots = asyncio.Semaphore(COMMANDS_MAX)
 
@@ -44,6 +51,25 @@ class ValkeyServer:
                 raise
         return await self.command("EVAL", script.text, *rest, deadline=deadline)
 
+    async def runs(self, deadline: float) -> set[str]:
+        nodes = self._client.get_primaries()
+        answers = await asyncio.gather(*(self._run_of(node, deadline) for node in nodes))
+        return {answer for answer in answers if answer}
+
+    async def _run_of(self, node: Any, deadline: float) -> str:
+        try:
+            async with asyncio.timeout_at(deadline), self._slots:
+                return str((await node.execute_command("INFO", "server")).get("run_id", ""))
+        except self._failures:
+            return ""
+
+    async def renew(self) -> None:
+        """The Cluster's client forgets the address of every server that fails it, the last one included, and keeps connections that
+        were never made: one that has lost its servers is no use any more."""
+        if self.sharded:
+            lost, self._client = self._client, self._connect()
+            await lost.aclose()
+
     async def close(self) -> None:
         await self._client.aclose()
 
@@ -63,18 +89,22 @@ def _server(cluster: ClusterSection) -> ValkeyServer:
         from valkey.asyncio import Valkey
         from valkey.asyncio.cluster import ClusterNode, ValkeyCluster
         from valkey.asyncio.connection import parse_url
-        from valkey.exceptions import NoScriptError, ValkeyError
+        from valkey.exceptions import NoScriptError, ValkeyClusterException, ValkeyError
     except ImportError as error:
         raise ConfigError("cluster.directory", "...", 'needs "pip install mooncask[cluster]"') from error
     urls = [part.strip() for part in cluster.directory.split(",") if part.strip()]
     password = cluster.directory_password or None
     common: dict[str, Any] = {"password": password, "socket_timeout": None, "socket_connect_timeout": CONNECT_SECONDS}
     if len(urls) == 1:
-        return ValkeyServer(Valkey.from_url(urls[0], **common), False, ValkeyError, NoScriptError)
+        return ValkeyServer(lambda: Valkey.from_url(urls[0], **common), False, (ValkeyError,), NoScriptError)
     parsed: list[dict[str, Any]] = [dict(parse_url(url)) for url in urls]
-    nodes = [ClusterNode(one.get("host", "localhost"), int(one.get("port", 6379))) for one in parsed]
+    addresses = [(one.get("host", "localhost"), int(one.get("port", 6379))) for one in parsed]
     if parsed[0].get("username"):
         common["username"] = parsed[0]["username"]
     secure = urls[0].startswith(("rediss:", "valkeys:"))
-    client = ValkeyCluster(startup_nodes=nodes, ssl=secure, require_full_coverage=False, **common)
-    return ValkeyServer(client, True, ValkeyError, NoScriptError)
+
+    def connect() -> Any:
+        nodes = [ClusterNode(host, port) for host, port in addresses]
+        return ValkeyCluster(startup_nodes=nodes, ssl=secure, require_full_coverage=False, **common)
+
+    return ValkeyServer(connect, True, (ValkeyError, ValkeyClusterException), NoScriptError)

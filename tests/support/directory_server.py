@@ -1,5 +1,6 @@
 """A real redis-server (or valkey-server) on loopback, for tests of the directory: started, frozen, emptied, killed, started anew."""
 
+import binascii
 import os
 import random
 import shutil
@@ -15,6 +16,8 @@ import pytest
 from network_places import Place
 
 SECONDS = 10.0
+SLOTS = 16384
+BOUNDS = (0, 5461, 10923, SLOTS)
 
 
 def server_program() -> str:
@@ -26,12 +29,13 @@ def server_program() -> str:
 
 
 def _free_port() -> int:
-    """Below 55,536: a member of a Cluster also listens 10,000 above."""
+    """A member of a Cluster also listens 10,000 above; both below the ports that the system gives to connections."""
     for _ in range(100):
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as sock:
+        port = random.randrange(11_000, 22_000)
+        with socket.socket() as sock, socket.socket() as bus:
             try:
                 sock.bind(("127.0.0.1", port))
+                bus.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
             return port
@@ -67,7 +71,8 @@ class DirectoryServer:
             )
         deadline = time.monotonic() + SECONDS
         while self.command("PING") != b"+PONG":
-            assert time.monotonic() < deadline, "the directory's server did not come up"
+            ended = self.process.poll() if self.process is not None else None
+            assert time.monotonic() < deadline and ended is None, f"the directory's server did not come up ({ended})"
             time.sleep(0.02)
 
     def command(self, *words: str) -> bytes:
@@ -79,6 +84,13 @@ class DirectoryServer:
                 return sock.recv(1 << 16).split(b"\r\n")[0]
         except OSError:
             return b""
+
+    def command_text(self, *words: str) -> str:
+        """Its answer, where that is one text."""
+        request = f"*{len(words)}\r\n" + "".join(f"${len(word)}\r\n{word}\r\n" for word in words)
+        with self._connect() as sock, sock.makefile("rb") as reader:
+            sock.sendall(request.encode())
+            return reader.read(int(reader.readline()[1:])).decode()
 
     def _connect(self) -> socket.socket:
         if self._place is None:
@@ -129,10 +141,13 @@ class DirectoryServer:
 
 
 class DirectoryCluster:
-    """Three servers that are one Cluster, a third of the slots each."""
+    """Three servers that are one Cluster, a third of the slots each. `whole`: it answers nothing while one of them is gone (the
+    servers' own default). `replicas`: one more server for each, that takes its place.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self.servers = [DirectoryServer(folder, *_cluster_options(number)) for number in range(3)]
+    def __init__(self, folder: Path, whole: bool = True, replicas: bool = False) -> None:
+        made = [DirectoryServer(folder, *_cluster_options(number, whole)) for number in range(6 if replicas else 3)]
+        self.servers, self.replicas = made[:3], made[3:]
 
     @property
     def url(self) -> str:
@@ -149,12 +164,16 @@ class DirectoryCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for server in self.servers:
+        for server in (*self.servers, *self.replicas):
             server.kill()
 
+    def with_nodes(self) -> DirectoryServer:
+        """The member that has the records of the nodes."""
+        number = binascii.crc_hqx(b"mooncask", 0) % SLOTS
+        return next(server for server, end in zip(self.servers, BOUNDS[1:], strict=True) if number < end)
+
     def _join(self) -> None:
-        bounds = [0, 5461, 10923, 16384]
-        for server, first, end in zip(self.servers, bounds, bounds[1:], strict=False):
+        for server, first, end in zip(self.servers, BOUNDS, BOUNDS[1:], strict=False):
             server.start()
             assert server.command("CLUSTER", "ADDSLOTSRANGE", str(first), str(end - 1)) == b"+OK"
         for server in self.servers[1:]:
@@ -163,8 +182,27 @@ class DirectoryCluster:
         while not all(server.cluster_is_whole() for server in self.servers):
             assert time.monotonic() < deadline, "the servers did not become a Cluster"
             time.sleep(0.05)
+        for server, replica in zip(self.servers, self.replicas, strict=False):
+            self._follow(server, replica)
+
+    def _follow(self, server: DirectoryServer, replica: DirectoryServer) -> None:
+        replica.start()
+        name = server.command_text("CLUSTER", "MYID")
+        replica.command("CLUSTER", "MEET", "127.0.0.1", str(server.port))
+        deadline = time.monotonic() + 3 * SECONDS
+        while replica.command("CLUSTER", "REPLICATE", name) != b"+OK":
+            assert time.monotonic() < deadline, "a server did not become a replica"
+            time.sleep(0.05)
+        while "master_link_status:up" not in replica.command_text("INFO", "replication"):
+            assert time.monotonic() < deadline, "a replica did not catch up"
+            time.sleep(0.05)
 
 
-def _cluster_options(number: int) -> tuple[str, ...]:
-    name = f"cluster-{number}.conf"
-    return ("--cluster-enabled", "yes", "--cluster-config-file", name, "--cluster-node-timeout", "2000")
+def _cluster_options(number: int, whole: bool) -> tuple[str, ...]:
+    options = {
+        "enabled": "yes",
+        "config-file": f"cluster-{number}.conf",
+        "node-timeout": "2000",
+        "require-full-coverage": "yes" if whole else "no",
+    }
+    return tuple(word for name, value in options.items() for word in (f"--cluster-{name}", value))

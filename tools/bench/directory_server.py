@@ -140,7 +140,7 @@ def _join(servers: Sequence[Server]) -> None:
 def _port() -> int:
     """Below the ports that systems hand out by themselves, with room for the bus above."""
     while True:
-        port = free_port() % 20_000 + 10_000
+        port = free_port() % 12_000 + 10_000
         try:
             for number in (port, port + _BUS):
                 with socket.socket() as sock:
