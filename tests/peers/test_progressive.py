@@ -177,6 +177,24 @@ def test_the_death_of_the_writers_node_ends_the_wait_at_once(tmp_path: Path) -> 
         assert_nothing_is_left(two)
 
 
+def test_a_writers_node_that_hangs_costs_nobody_more_than_the_deadline(tmp_path: Path) -> None:
+    with ClusterNodes(tmp_path) as nodes:
+        one, two = nodes.start("n1", "n2")
+        with LayerWriter(one.client, [1]) as writer, Waiting(two, writer.keys, 2.0) as reader:
+            writer.write(4)
+            eventually(lambda: two.counters().get("peer_layers_pulled", 0) == 4)
+            one.daemon.freeze()
+            reader.join()
+            assert reader.payloads == [None] and reader.took_seconds < 2.0 + AT_ONCE_SECONDS
+            assert_nothing_is_left(two)
+            with Waiting(two, [key_of(2)], 20.0) as other:
+                pass
+            assert other.payloads == [None] and other.took_seconds < AT_ONCE_SECONDS
+            one.daemon.thaw()
+            writer.commit()
+        eventually(lambda: two.get(writer.keys) == writer.payloads)
+
+
 def test_a_layer_that_is_changed_after_it_was_told_of_is_never_served_as_it_was(nodes: Three) -> None:
     one, two = nodes.one, nodes.two
     with LayerWriter(one.client, nodes.numbers(2)) as writer, Waiting(two, writer.keys) as reader:
