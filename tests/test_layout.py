@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tiers",
         "client.wire",
         "client.control",
+        "client.where",
         "client.family",
         "client.hashing",
         "client.socket_path",
