@@ -6,6 +6,7 @@ obstore's futures run in threads of its own; cancelling one ends its request.
 import asyncio
 import datetime
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -24,6 +25,9 @@ WRITE_BYTES_PER_SECOND = 1e6
 WRITE_RETRIES = 2
 LIST_SECONDS = 10.0
 """For a page of a thousand names, and whatever else is small."""
+
+
+_STATUS = re.compile(r"status code: (\d{3}(?: [A-Za-z ]+)?)")
 
 
 class BucketFault(Exception):
@@ -83,6 +87,8 @@ class Bucket:
             await self._within(call, path, seconds)
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             return False
+        except FileNotFoundError:
+            raise BucketFault("there is no such bucket") from None
         return True
 
     async def version(self, path: str) -> Version | None:
@@ -168,4 +174,7 @@ def _store_config(section: ColdSection, secret: str) -> dict[str, Any]:
 
 
 def _one_line(error: BaseException) -> str:
-    return str(error).split("\n")[0][:300]
+    """What is of use of it: obstore repeats the whole URL and begins to show the answer's XML."""
+    line = str(error).split("\n")[0]
+    status = _STATUS.search(line)
+    return f"it answers {status[1]}" if status else line.rpartition(" - ")[2][:200]

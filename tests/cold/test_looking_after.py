@@ -90,8 +90,6 @@ def test_the_bucket_may_be_another_daemons_s3_door(tmp_path: Path) -> None:
     (tmp_path / "door").mkdir()
     door = DaemonProcess.start(tmp_path / "door", {"dram.capacity": "64 MiB", "nvme.capacity": "512 MiB"})
     try:
-        request = urllib.request.Request(f"http://{door.http_address}/{BUCKET}", method="PUT")
-        urllib.request.urlopen(request, timeout=20).close()
 
         class Door(BucketServer):
             def __init__(self) -> None:
@@ -104,6 +102,9 @@ def test_the_bucket_may_be_another_daemons_s3_door(tmp_path: Path) -> None:
             blocks = blocks_of(range(1, 41))
             keys = list(blocks)
             one.put(blocks)
+            eventually(lambda: "there is no such bucket" in one.client.status().tiers[-1].state)
+            request = urllib.request.Request(f"http://{door.http_address}/{BUCKET}", method="PUT")
+            urllib.request.urlopen(request, timeout=20).close()
             spilled(one, 40)
             two = nodes.start("n2", **unsigned)
             known(two, keys)
