@@ -234,7 +234,10 @@ class VllmServer:
         end(self.process, 30)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
-            time.sleep(2)  # its resource tracker removes what it left in /dev/shm
+            until = time.monotonic() + 20
+            while time.monotonic() < until:  # the last one removes what the others left in /dev/shm
+                os.killpg(self.process.pid, 0)
+                time.sleep(0.1)
             os.killpg(self.process.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
