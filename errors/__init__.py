@@ -23,7 +23,8 @@ MooncaskError
 │   ├── ProtocolMismatch, AccessDenied, NamespaceNotEmpty, NotEvictable
 │   └── of objects (objects.py): PreconditionFailed, ObjectInParts, ObjectTooLarge, MetadataTooLarge, NoSuchUpload,
 │       InvalidPart, InvalidPartOrder, PartTooSmall
-├── of the Conductor (serving.py): Overloaded, TokenQuotaExceeded, NoSuchModel, NoWorkers, ContextTooLong, AnswerBroken
+├── of the Conductor (serving.py): Overloaded, TokenQuotaExceeded, NoSuchModel, NoWorkers, ContextTooLong, BadField,
+│                                     AnswerBroken
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -48,6 +49,7 @@ from mooncask.errors.objects import PreconditionFailed as PreconditionFailed
 from mooncask.errors.peers import PeerChanged as PeerChanged
 from mooncask.errors.peers import PeerUnavailable as PeerUnavailable
 from mooncask.errors.serving import AnswerBroken as AnswerBroken
+from mooncask.errors.serving import BadField as BadField
 from mooncask.errors.serving import ContextTooLong as ContextTooLong
 from mooncask.errors.serving import NoSuchModel as NoSuchModel
 from mooncask.errors.serving import NoWorkers as NoWorkers

@@ -61,3 +61,13 @@ class AnswerBroken(MooncaskError):
     def __init__(self, request: str, why: str) -> None:
         super().__init__(f"request {request} could not be finished: {why}; send it again")
         self.request, self.why = request, why
+
+
+class BadField(MooncaskError):
+    """One field of a request's body."""
+
+    code, http_status, errno, exit_code = "invalid_value", 400, _errno.EINVAL, 64
+
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field}: {why}")
+        self.field, self.why = field, why

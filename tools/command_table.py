@@ -52,6 +52,12 @@ COMMANDS: dict[str, Entry] = {
     ),
     "import": Entry("mooncask.tools.transfer.command:import_command", "Read an export into a namespace.", NAMESPACES),
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
+    "conductor": Entry(
+        "mooncask.conductor.serving.command:conductor", "Serve models through workers: an OpenAI-compatible door.", RUNNING
+    ),
+    "worker": Entry(
+        "mooncask.engine_adapter.transformers.server.__main__:main", "Run a prefill or decode worker.", RUNNING
+    ),
     "config": Entry("mooncask.tools.config:config", "Check a configuration file, or show what is in force.", RUNNING),
     "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),
     "mount": Entry("mooncask.tools.mount:mount", "Show the store as a file system.", RUNNING),

@@ -36,6 +36,7 @@ class ServerSection(Section, frozen=True):
     body_bytes_max: Count = 16 << 20
     drain_seconds: Positive = 30.0
     """At SIGTERM, for answers that are under way."""
+    tokenizer_processes: Count = 1
 
 
 class PolicySection(Section, frozen=True):

@@ -6,6 +6,7 @@ import logging
 import signal
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,6 +17,9 @@ from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, Pol
 from mooncask.conductor.serving.dispatch.pools import Pools
 from mooncask.conductor.serving.dispatch.prefixes import Prefixes
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
+from mooncask.conductor.serving.door.door import Door
+from mooncask.conductor.serving.door.gate import OpenGate
+from mooncask.conductor.serving.text.texts import Texts
 from mooncask.conductor.serving.workers_door import WorkersDoor
 from mooncask.errors import AddressInUse
 
@@ -91,4 +95,12 @@ async def run(config: Config) -> None:
             listening(workers, config.server.workers_listen, "server.workers_listen")
         )
         log.info("workers register at http://%s", address)
+        folders = {name: Path(section.tokenizer) for name, section in config.models.items()}
+        texts = Texts(folders, config.server.tokenizer_processes)
+        stack.callback(texts.close)
+        gate = OpenGate(tuple(config.classes_or_default()))
+        door = Door(dispatcher, texts, gate, config.server.body_bytes_max)
+        address = await stack.enter_async_context(listening(door.application(), config.server.listen, "server.listen"))
+        log.info("clients are served at http://%s/v1", address)
         await stop.wait()
+        await door.drain(config.server.drain_seconds)

@@ -1,0 +1,266 @@
+"""The door itself: paths, limits, request ids, draining; and from a body to the job that answers it."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from mooncask.conductor.serving.door.answering import Answer
+from mooncask.conductor.serving.door.failures import failure_response, plain_failure
+from mooncask.conductor.serving.door.formats import ChatShape, TextShape
+from mooncask.conductor.serving.door.gate import Gate, Identity
+from mooncask.conductor.serving.door.idempotency import Remembered
+from mooncask.conductor.serving.door.requests import (
+    Asked,
+    ChatAsked,
+    TextAsked,
+    TokenizeAsked,
+    plain_messages,
+    read_body,
+)
+from mooncask.conductor.serving.door.serving import Call
+from mooncask.conductor.serving.job import Dispatcher, Job
+from mooncask.conductor.serving.text.model_text import Rendered
+from mooncask.conductor.serving.text.texts import Texts
+from mooncask.errors import BadField, ContextTooLong, MooncaskError, NoSuchModel, NoWorkers
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Prompt:
+    """A prompt as it is run: rendered, with the messages that it came of."""
+
+    rendered: Rendered
+    messages: list[dict[str, Any]]
+
+
+class Door:
+    """Handlers for clients. `body_bytes_max`: a longer body is refused unread."""
+
+    def __init__(self, dispatcher: Dispatcher, texts: Texts, gate: Gate, body_bytes_max: int) -> None:
+        self._dispatcher, self._texts, self._gate = dispatcher, texts, gate
+        self._body_bytes_max = body_bytes_max
+        self._remembered = Remembered()
+        self._running: set[asyncio.Task[Any]] = set()
+        self.draining = False
+
+    def application(self) -> web.Application:
+        app = web.Application(client_max_size=self._body_bytes_max, middlewares=[self._answered])
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._text)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{model:.+}", self._model)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_get("/healthz", self._health)
+        app.router.add_get("/readyz", self._ready)
+        return app
+
+    async def drain(self, seconds: float) -> None:
+        """Takes no new requests, and waits for those that run."""
+        self.draining = True
+        if self._running:
+            log.info("draining: %d requests are under way", len(self._running))
+            await asyncio.wait(set(self._running), timeout=seconds)
+
+    # --- around every request ---
+
+    @web.middleware
+    async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("x-request-id", "")
+        request_id = given if given.isprintable() and 0 < len(given) <= 128 else f"req-{secrets.token_hex(12)}"
+        request["request_id"] = request_id
+        try:
+            response = await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            text = f"the body is longer than {self._body_bytes_max} bytes"
+            return plain_failure(413, text, "request_too_large", request_id)
+        except web.HTTPMethodNotAllowed as exc:
+            allowed = ", ".join(sorted(exc.allowed_methods))
+            return plain_failure(405, f"{request.path} takes {allowed}", "method_not_allowed", request_id)
+        except web.HTTPNotFound:
+            return plain_failure(404, f"there is no {request.path} here", "not_found", request_id)
+        except MooncaskError as exc:
+            return failure_response(exc, request_id)
+        except Exception as exc:  # the top of a request: logged, said in OpenAI's form
+            log.exception("request %s failed by a fault of this Conductor", request_id)
+            return failure_response(exc, request_id)
+        if not response.prepared:
+            response.headers["x-request-id"] = request_id
+        return response
+
+    # --- chat and text ---
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        identity = self._begin(request)
+        body = await request.read()
+        asked = read_body(body, ChatAsked)
+        if (asked.response_format or {}).get("type", "text") != "text":
+            raise BadField("response_format", "only text is served here")
+        messages = plain_messages(asked.messages)
+        rendered = await self._texts.prompt(self._known(asked.model), messages, asked.tools)
+        shape = ChatShape(
+            _id("chatcmpl"),
+            int(time.time()),
+            asked.model,
+            lambda token: self._texts.piece(asked.model, token),
+            asked.logprobs_wanted >= 0,
+        )
+        prompt = _Prompt(rendered, messages)
+        return await self._serve(request, identity, asked, prompt, asked.logprobs_wanted, shape, body)
+
+    async def _text(self, request: web.Request) -> web.StreamResponse:
+        identity = self._begin(request)
+        body = await request.read()
+        asked = read_body(body, TextAsked)
+        given = asked.one_prompt()
+        model = self._known(asked.model)
+        tokens = await self._texts.tokens(model, given) if isinstance(given, str) else given
+        logprobs = -1 if asked.logprobs is None else asked.logprobs
+        shape = TextShape(
+            _id("cmpl"),
+            int(time.time()),
+            asked.model,
+            lambda token: self._texts.piece(asked.model, token),
+            logprobs >= 0,
+        )
+        prompt = _Prompt(Rendered("", tokens), [])
+        return await self._serve(request, identity, asked, prompt, logprobs, shape, body)
+
+    async def _serve(
+        self,
+        request: web.Request,
+        identity: Identity,
+        asked: Asked,
+        prompt: _Prompt,
+        logprobs: int,
+        shape: ChatShape | TextShape,
+        body: bytes,
+    ) -> web.StreamResponse:
+        answers = self._answers(request, identity, asked, prompt.rendered.tokens, logprobs, shape.id)
+        self._gate.admit(identity, sum(len(one.job.tokens) + one.job.max_tokens for one in answers))
+        call = Call(self._gate, identity, answers, shape, {"x-request-id": request["request_id"]})
+        with _counted(self._running):
+            if asked.streamed:
+                usage = asked.stream_options is not None and asked.stream_options.include_usage
+                response: web.StreamResponse = await call.stream(request, usage)
+            else:
+                key = request.headers.get("Idempotency-Key", "")
+                whole = await self._remembered.once(identity.tenant, key, body, call.whole)
+                response = web.json_response(whole)
+        self._remember(asked.model, prompt, answers)
+        return response
+
+    def _answers(
+        self, request: web.Request, identity: Identity, asked: Asked, tokens: list[int], logprobs: int, name: str
+    ) -> list[Answer]:
+        """The jobs of one request. Raises ContextTooLong, BadField."""
+        limit = self._dispatcher.positions_max(asked.model)
+        room = limit - len(tokens)
+        answer_max = asked.answer_max or (16 if isinstance(asked, TextAsked) else room)
+        if room < 1 or answer_max > room:
+            raise ContextTooLong(len(tokens), asked.answer_max or 0, limit)
+        public = self._gate.public_tokens(identity, asked.model, tokens)
+        stop_tokens, received = self._texts.stop_tokens(asked.model), time.monotonic()
+        jobs = [
+            Job(
+                id=f"{name}-{number}" if asked.answers > 1 else name,
+                model=asked.model,
+                tokens=tokens,
+                max_tokens=answer_max,
+                sampling=asked.sampling(stop_tokens, logprobs, number),
+                tenant=identity.tenant,
+                service_class=identity.service_class,
+                priority=identity.priority,
+                cache_salt=identity.cache_salt,
+                public_tokens=public,
+                received_seconds=received,
+            )
+            for number in range(asked.answers)
+        ]
+        return [Answer(self._dispatcher, self._texts, job, asked.stops) for job in jobs]
+
+    def _remember(self, model: str, prompt: _Prompt, answers: list[Answer]) -> None:
+        """A conversation's next turn begins with these very tokens."""
+        answer = answers[0]
+        if not prompt.messages or answer.reason != "stop" or not answer.tokens:
+            return
+        last = answer.tokens[-1]
+        if last in answer.job.sampling.stop_tokens:
+            text = prompt.rendered.text + answer.text + self._texts.piece(model, last)
+            self._texts.remember(model, prompt.messages, text, [*answer.job.tokens, *answer.tokens])
+
+    def _begin(self, request: web.Request) -> Identity:
+        """Raises NoWorkers while draining, AccessDenied."""
+        identity = self._gate.identify(request.headers)
+        if self.draining:
+            raise NoWorkers("this Conductor is being stopped")
+        return identity
+
+    def _known(self, model: str) -> str:
+        """Raises NoSuchModel, also for a model that has workers and no tokeniser."""
+        known = sorted(set(self._dispatcher.models()) & set(self._texts.models()))
+        if model not in known:
+            raise NoSuchModel(model, ", ".join(known))
+        return model
+
+    # --- the small ones ---
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        self._gate.identify(request.headers)
+        known = sorted(set(self._dispatcher.models()) & set(self._texts.models()))
+        return web.json_response({"object": "list", "data": [self._described(model) for model in known]})
+
+    async def _model(self, request: web.Request) -> web.StreamResponse:
+        self._gate.identify(request.headers)
+        return web.json_response(self._described(self._known(request.match_info["model"])))
+
+    def _described(self, model: str) -> dict[str, Any]:
+        limit = self._dispatcher.positions_max(model)
+        return {"id": model, "object": "model", "created": 0, "owned_by": "mooncask", "max_model_len": limit}
+
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
+        self._gate.identify(request.headers)
+        asked = read_body(await request.read(), TokenizeAsked)
+        model = self._known(asked.model)
+        if (asked.prompt is None) == (asked.messages is None):
+            raise BadField("prompt", "give either prompt or messages")
+        if asked.messages is not None:
+            messages = plain_messages(asked.messages)
+            tokens = (await self._texts.prompt(model, messages, asked.tools, asked.add_generation_prompt)).tokens
+        else:
+            tokens = await self._texts.tokens(model, asked.prompt or "")
+        limit = self._dispatcher.positions_max(model)
+        return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens})
+
+    async def _health(self, request: web.Request) -> web.StreamResponse:
+        return web.Response(text="ok\n")
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        ready = not self.draining and bool(self._dispatcher.models())
+        return web.Response(text="ready\n" if ready else "no model is served\n", status=200 if ready else 503)
+
+
+def _id(kind: str) -> str:
+    """Of the answer and of the job: its own, for clients may send one request id twice."""
+    return f"{kind}-{secrets.token_hex(12)}"
+
+
+@contextlib.contextmanager
+def _counted(running: set[asyncio.Task[Any]]) -> Iterator[None]:
+    """This request is one of those that a drain waits for."""
+    task = asyncio.current_task()
+    assert task is not None
+    running.add(task)
+    try:
+        yield
+    finally:
+        running.discard(task)

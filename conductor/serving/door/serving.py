@@ -1,0 +1,189 @@
+"""One request from its checked body to its answer, whole or as server-sent events.
+
+The stream's header is sent when decode has admitted every answer, so that a late rejection is still a 429. A connection
+that breaks ends the request; a Conductor that dies breaks its connections, which no client takes for an answer's end.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from mooncask.conductor.serving.door.answering import Answer, TextPiece
+from mooncask.conductor.serving.door.failures import failure_body
+from mooncask.conductor.serving.door.formats import ChatShape, TextShape, with_logprobs
+from mooncask.conductor.serving.door.gate import CallUsage, Gate, Identity
+from mooncask.conductor.serving.job import Begun
+from mooncask.errors import MooncaskError, Overloaded
+
+log = logging.getLogger(__name__)
+
+Events = AsyncGenerator[tuple[int, Begun | TextPiece | None]]
+
+WRITE_SECONDS = 60.0
+"""A client that takes nothing for so long is cut off: its place in the batch is worth more."""
+
+
+@dataclass(slots=True)
+class Call:
+    """One request of a client, with its answers."""
+
+    gate: Gate
+    identity: Identity
+    answers: list[Answer]
+    shape: ChatShape | TextShape
+    headers: dict[str, str]
+    cache_id: str = ""
+    pieces: list[list[TextPiece]] = field(default_factory=list)
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer when all of it is there."""
+        self.pieces = [[] for _ in self.answers]
+        with self._recorded():
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for number in range(len(self.answers)):
+                        group.create_task(self._collect(number))
+            except ExceptionGroup as errors:  # the first that failed has ended the others
+                raise errors.exceptions[0] from errors
+        return with_logprobs(self.shape.whole(self.answers), self.shape, self.pieces)
+
+    async def stream(self, request: web.Request, include_usage: bool) -> web.StreamResponse:
+        """Server-sent events; raises what comes before the first of them."""
+        with self._recorded():
+            async with contextlib.aclosing(_merged(self.answers)) as events:
+                await self._all_begun(events)
+                response = web.StreamResponse(
+                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **self.headers}
+                )
+                await response.prepare(request)
+                await self._send_all(request, response, events, include_usage)
+        return response
+
+    async def _all_begun(self, events: Events) -> None:
+        """Also reads what early answers say meanwhile."""
+        self.pieces = [[] for _ in self.answers]
+        waiting = len(self.answers)
+        while waiting:
+            number, event = await anext(events)
+            if isinstance(event, TextPiece):
+                self.pieces[number].append(event)
+            elif isinstance(event, Begun):
+                waiting -= 1
+
+    async def _send_all(
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        events: Events,
+        include_usage: bool,
+    ) -> None:
+        try:
+            for number in range(len(self.answers)):
+                if (first := self.shape.first(number)) is not None:
+                    await _send(response, first)
+            for number, early in enumerate(self.pieces):
+                for piece in early:
+                    await _send(response, self.shape.chunk(number, piece))
+            async for number, event in events:
+                if isinstance(event, TextPiece):
+                    await _send(response, self.shape.chunk(number, event))
+                elif event is None:
+                    await _send(response, self.shape.last(number, self.answers[number].reason))
+            if include_usage:
+                await _send(response, self.shape.usage(self.answers))
+            await _write(response, b"data: [DONE]\n\n")
+        except MooncaskError as exc:  # it had begun: one event says that it is broken, and no end follows
+            await _send(response, failure_body(exc))
+        except (ConnectionError, TimeoutError) as exc:
+            log.info("request %s: the client is gone, or takes nothing: %r", self.answers[0].job.id, exc)
+            if request.transport is not None:
+                request.transport.abort()
+            return
+        await response.write_eof()
+
+    async def _collect(self, number: int) -> None:
+        async with contextlib.aclosing(self.answers[number].pieces()) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, TextPiece):
+                    self.pieces[number].append(piece)
+
+    @contextlib.contextmanager
+    def _recorded(self) -> Iterator[None]:
+        """Each answer is recorded once, however it ended."""
+        began, at = time.monotonic(), time.time()
+        outcome = "cancelled"
+        try:
+            yield
+            outcome = ""
+        except Exception as exc:
+            outcome = "rejected" if isinstance(exc, Overloaded) else "failed"
+            raise
+        finally:
+            for answer in self.answers:
+                self._record(answer, answer.reason or outcome or "cancelled", at, time.monotonic() - began)
+
+    def _record(self, answer: Answer, outcome: str, at: float, seconds: float) -> None:
+        job = answer.job
+        usage = CallUsage(
+            request=job.id,
+            tenant=job.tenant,
+            model=job.model,
+            prompt_tokens=len(job.tokens),
+            cached_tokens=answer.cached_tokens,
+            output_tokens=len(answer.tokens),
+            outcome=outcome,
+            at=at,
+            seconds=seconds,
+            cache_id=self.cache_id,
+        )
+        self.gate.record(self.identity, usage)
+
+
+async def _merged(answers: list[Answer]) -> AsyncGenerator[tuple[int, Begun | TextPiece | None]]:
+    """The events of all answers as they come; None when one has ended. Raises what the first failing one raises."""
+    if len(answers) == 1:
+        async with contextlib.aclosing(answers[0].pieces()) as pieces:
+            async for piece in pieces:
+                yield 0, piece
+        yield 0, None
+        return
+    queue: asyncio.Queue[tuple[int, Begun | TextPiece | Exception | None]] = asyncio.Queue(maxsize=64)
+
+    async def pump(number: int) -> None:
+        try:
+            async with contextlib.aclosing(answers[number].pieces()) as pieces:
+                async for piece in pieces:
+                    await queue.put((number, piece))
+            await queue.put((number, None))
+        except MooncaskError as exc:
+            await queue.put((number, exc))
+
+    tasks = [asyncio.create_task(pump(number)) for number in range(len(answers))]
+    try:
+        running = len(tasks)
+        while running:
+            number, event = await queue.get()
+            if isinstance(event, Exception):
+                raise event
+            running -= event is None
+            yield number, event
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
+    await _write(response, b"data: " + msgspec.json.encode(event) + b"\n\n")
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    async with asyncio.timeout(WRITE_SECONDS):
+        await response.write(data)

@@ -1,0 +1,114 @@
+"""The tokenisers of all models in a pool of processes, so that long prompts don't stand in the way of short answers.
+
+A conversation goes to the same process each time, where its beginning is known. Not here: requests and answers.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from mooncask.conductor.serving.text.model_text import ModelText, Rendered
+from mooncask.conductor.serving.text.stopping import Detokenizer
+from mooncask.conductor.serving.text.template import Chat
+from mooncask.errors import NoSuchModel
+
+log = logging.getLogger(__name__)
+
+INLINE_CHARACTERS = 2000
+"""Shorter text is tokenised at once: sending it to a process takes longer."""
+
+
+class Texts:
+    """Belongs to the event loop's thread. Making it loads every tokeniser once; the processes load theirs when asked."""
+
+    def __init__(self, folders: Mapping[str, Path], processes: int = 1) -> None:
+        self._folders = dict(folders)
+        self._here = {model: ModelText(folder) for model, folder in folders.items()}
+        context = multiprocessing.get_context("spawn")
+        self._pool = [
+            ProcessPoolExecutor(1, mp_context=context, initializer=_load, initargs=(self._folders,))
+            for _ in range(processes)
+        ]
+
+    def models(self) -> list[str]:
+        return sorted(self._here)
+
+    def stop_tokens(self, model: str) -> list[int]:
+        return self._model(model).stop_tokens
+
+    def detokenizer(self, model: str) -> Detokenizer:
+        return Detokenizer(self._model(model).tokenizer)
+
+    def piece(self, model: str, token: int) -> str:
+        """One token as text, for logprobs."""
+        return str(self._model(model).tokenizer.decode([token], skip_special_tokens=False))
+
+    async def prompt(
+        self, model: str, messages: Chat, tools: Sequence[Any] | None, answer_next: bool = True
+    ) -> Rendered:
+        """Raises NoSuchModel, BadRequest."""
+        here = self._model(model)
+        if _characters(messages) <= INLINE_CHARACTERS:
+            return here.prompt(messages, tools, answer_next)
+        process, given = self._process(messages), list(tools) if tools else None
+        return await asyncio.wrap_future(process.submit(_prompt, model, list(messages), given, answer_next))
+
+    async def tokens(self, model: str, text: str) -> list[int]:
+        """Raises NoSuchModel."""
+        here = self._model(model)
+        if len(text) <= INLINE_CHARACTERS:
+            return here.tokens(text).tokens
+        rendered = await asyncio.wrap_future(self._process_of(text[:200]).submit(_tokens, model, text))
+        return rendered.tokens
+
+    def remember(self, model: str, messages: Chat, text: str, tokens: Sequence[int]) -> None:
+        """An answer belongs to its conversation: the next turn begins with exactly these tokens."""
+        self._model(model).remember(text, tokens)
+        self._process(messages).submit(_remember, model, text, list(tokens))
+
+    def close(self) -> None:
+        for process in self._pool:
+            process.shutdown(cancel_futures=True)
+
+    def _model(self, model: str) -> ModelText:
+        found = self._here.get(model)
+        if found is None:
+            raise NoSuchModel(model, ", ".join(self.models()))
+        return found
+
+    def _process(self, messages: Chat) -> ProcessPoolExecutor:
+        return self._process_of("".join(str(message.get("content"))[:200] for message in list(messages)[:2]))
+
+    def _process_of(self, text: str) -> ProcessPoolExecutor:
+        return self._pool[xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")) % len(self._pool)]
+
+
+def _characters(messages: Chat) -> int:
+    return sum(len(str(message.get("content"))) for message in messages)
+
+
+# --- in the processes ---
+
+_models: dict[str, ModelText] = {}
+
+
+def _load(folders: Mapping[str, Path]) -> None:
+    _models.update({model: ModelText(folder) for model, folder in folders.items()})
+
+
+def _prompt(model: str, messages: Chat, tools: Sequence[Any] | None, answer_next: bool) -> Rendered:
+    return _models[model].prompt(messages, tools, answer_next)
+
+
+def _tokens(model: str, text: str) -> Rendered:
+    return _models[model].tokens(text)
+
+
+def _remember(model: str, text: str, tokens: list[int]) -> None:
+    _models[model].remember(text, tokens)
