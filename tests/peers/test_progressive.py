@@ -128,6 +128,16 @@ def test_what_nobody_puts_anywhere_is_a_miss_at_once(nodes: Three) -> None:
     assert reader.payloads == [None] and reader.took_seconds < AT_ONCE_SECONDS
 
 
+def test_who_waits_gets_what_came_since_it_was_missed_a_moment_ago(nodes: Three) -> None:
+    one, two = nodes.one, nodes.two
+    [number] = nodes.numbers(1)
+    assert two.get([key_of(number)]) == [None], "for a moment it is known that nobody has it"
+    one.put({key_of(number): payload_of(number)})
+    with Waiting(two, [key_of(number)]) as reader:
+        pass
+    assert reader.payloads == [payload_of(number)] and reader.took_seconds < AT_ONCE_SECONDS
+
+
 def test_a_writer_that_aborts_leaves_nothing_and_one_that_begins_anew_is_followed_anew(nodes: Three) -> None:
     one, two = nodes.one, nodes.two
     numbers = nodes.numbers(1)
@@ -177,6 +187,7 @@ def test_the_death_of_the_writers_node_ends_the_wait_at_once(tmp_path: Path) -> 
         assert_nothing_is_left(two)
 
 
+@pytest.mark.slow
 def test_a_writers_node_that_hangs_costs_nobody_more_than_the_deadline(tmp_path: Path) -> None:
     with ClusterNodes(tmp_path) as nodes:
         one, two = nodes.start("n1", "n2")
