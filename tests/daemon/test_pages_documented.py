@@ -10,7 +10,7 @@ from mooncask.daemon.insight.why import ADVICE
 from mooncask.daemon.metrics import Metrics
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "HTTP.md").read_text()
-OF_A_CLUSTER = {"mooncask_directory_up"}
+OF_A_CLUSTER = {"mooncask_directory_up", "mooncask_replica_blocks", "mooncask_spare_blocks"}
 """What a node that is alone does not have."""
 
 

@@ -96,6 +96,18 @@ def test_a_spare_copy_that_is_read_is_no_spare_any_more(nodes: ClusterNodes) -> 
     eventually(lambda: two.peers().spares < 4)
 
 
+def test_a_node_that_has_nothing_but_copies_of_others_takes_new_blocks_at_once(nodes: ClusterNodes) -> None:
+    one, two = nodes.start("n1", "n2")
+    keys = shared_by(one, two, range(1, 21))
+    more = blocks_of(range(50, 58), size=MIB)
+    one.put(more)
+    eventually(lambda: len(two.client.match(two.namespace(), list(more))) == 8)
+    assert two.get(list(more), 10.0) == list(more.values())
+    two.put(blocks_of(range(200, 216), size=MIB))
+    assert here(two, [n.to_bytes(16, "big") for n in range(200, 216)]) == 16
+    assert here(one, keys) == 20
+
+
 @pytest.mark.slow
 def test_of_two_nodes_that_computed_the_same_blocks_the_later_one_knows_of_the_others_copies(
     nodes: ClusterNodes,
