@@ -10,6 +10,7 @@ if vllm_python() is None:
     pytest.skip("vLLM is not here: make engines gets it", allow_module_level=True)
 
 import itertools
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,9 @@ from typing import Any
 
 from asked_process import AskedProcess
 from daemon_process import DaemonProcess
+from nixl_environment import nixl_packages
 from prompts import prompt
+from s3_door import boto_client, open_s3
 from vllm_process import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,11 +29,10 @@ pytestmark = [pytest.mark.engines, pytest.mark.timeout(400)]
 _numbers = itertools.count()
 
 
-def start(log: Path, **variables: str) -> AskedProcess:
-    environment = {**ENVIRONMENT, **variables}
-    return AskedProcess.start(
-        "tier_child.py", str(ROOT / ".importroot"), log, environment, interpreter=str(vllm_python())
-    )
+def start(log: Path, path: str = "") -> AskedProcess:
+    path = os.pathsep.join(filter(None, [str(ROOT / ".importroot"), path]))
+    environment = {**ENVIRONMENT, "NIXL_TELEMETRY_ENABLE": "y"}  # vLLM's `obj` tier asks NIXL how long a transfer took
+    return AskedProcess.start("tier_child.py", path, log, environment, interpreter=str(vllm_python()))
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,12 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedProcess]:
 class Tier:
     def __init__(self, child: AskedProcess, socket: str, model: str = "", **settings: Any) -> None:
         self.child, self.name = child, f"tier {next(_numbers)}"
-        child.ask("make", tier=self.name, settings={"socket": socket, **settings}, model=model or self.name)
+        child.ask(
+            "make",
+            tier=self.name,
+            settings={**({"socket": socket} if socket else {}), **settings},
+            model=model or self.name,
+        )
 
     def ask(self, command: str, **arguments: Any) -> Any:
         return self.child.ask(command, tier=self.name, **arguments)
@@ -112,6 +119,40 @@ def test_a_tier_that_was_shut_down_leaves_no_view_of_vllms_memory(child: AskedPr
 def test_wrong_settings_are_refused_by_name(child: AskedProcess, daemon: DaemonProcess) -> None:
     with pytest.raises(RuntimeError, match="deadline_s"):
         Tier(child, daemon.socket_path, deadline_s=1)
+
+
+def test_vllms_own_obj_tier_stores_and_finds_chunks_through_nixl_and_the_s3_door(tmp_path: Path) -> None:
+    """vLLM's `obj` tier is NIXL's OBJ plugin on an S3 endpoint: Mooncask as one, with nothing of its own in vLLM."""
+    packages = nixl_packages()
+    if not packages:
+        pytest.skip("NIXL is not here: python tests/support/nixl_environment.py gets it")
+    (tmp_path / "packages").mkdir()
+    for package in packages:  # alone, without the numpy beside them
+        (tmp_path / "packages" / package.name).symlink_to(package)
+    with open_s3(tmp_path, "http") as door, start(tmp_path / "log", path=str(tmp_path / "packages")) as child:
+        client = boto_client(door)
+        client.create_bucket(Bucket="chunks")
+        store = {
+            "bucket": "chunks",
+            "endpoint_override": door.endpoint,
+            "scheme": "http",
+            "access_key": door.access_key,
+            "secret_key": door.secret,
+            "region": "us-east-1",
+        }
+        writer, reader = (
+            Tier(child, "", "shared", type="obj", module_path="", store_config=store, prefix="kv") for _ in range(2)
+        )
+        for row in range(2):
+            writer.ask("fill", row=row, value=20 + row)
+        assert reader.hits(["x"]) == [False]
+        assert writer.ask("store", words=["a", "b"], rows=[0, 1])[0]
+        assert reader.hits(["a", "b", "c"]) == [True, True, False]
+        assert reader.ask("load", words=["b", "a"], rows=[5, 6])[0]
+        assert reader.ask("rows")[5:7] == [21, 20]
+        names = [one["Key"] for one in client.list_objects_v2(Bucket="chunks")["Contents"]]
+        client.close()
+    assert len(names) == 2 and all(name.startswith("kv") and name.endswith(".bin") for name in names)
 
 
 @pytest.mark.slow

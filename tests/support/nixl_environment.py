@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "build" / "nixl"
-PACKAGES = ("nixl-cu12==1.5.1", "numpy==2.4.6")
+PACKAGES = ("nixl-cu12==1.5.1", "nixl==1.5.1", "numpy==2.4.6")
 
 
 def nixl_python() -> Path | None:
@@ -18,9 +18,15 @@ def nixl_python() -> Path | None:
     return python if python.exists() and any(FOLDER.glob("lib/python3*/site-packages/nixl_cu12")) else None
 
 
+def nixl_packages() -> list[Path]:
+    """The folders of NIXL's packages, for an interpreter that has other ones beside them; empty where it is not here."""
+    found = sorted(FOLDER.glob("lib/python3*/site-packages/nixl*"))
+    return found if any(path.name == "nixl" for path in found) else []
+
+
 def make() -> None:
     """Does nothing where it is there already."""
-    if nixl_python() is None:
+    if nixl_python() is None or not nixl_packages():
         venv.create(FOLDER, with_pip=True)
         subprocess.run(
             [FOLDER / "bin" / "python", "-m", "pip", "install", "--quiet", "--no-deps", *PACKAGES], check=True

@@ -45,15 +45,14 @@ class Tier:
             (OffloadingGroupConfig(16, ("a", "b"), 0),), ROW_BYTES, False, {}, "an engine",
             OffloadingModelConfig(model, "float32"), OffloadingCacheConfig(16, 1), parallel,
         )  # fmt: skip
-        self.tier = SecondaryTierFactory.create_secondary_tier(
-            {**TIER, **settings}, self.view, SimpleNamespace(config=config)
-        )
+        spec = SimpleNamespace(config=config, blocks_per_chunk=1, kv_events_config=None)
+        self.tier = SecondaryTierFactory.create_secondary_tier({**TIER, **settings}, self.view, spec)
         self._jobs = 0
 
     def job(self, words: list[str], rows: list[int], *, load: bool) -> TransferJob:
         self._jobs += 1
         keys = [key(word) for word in words]
-        return TransferJob(self._jobs, keys, np.array(rows), load, ReqContext(req_id="a request"))
+        return TransferJob(self._jobs, keys, np.array(rows, np.int32), load, ReqContext(req_id="a request"))
 
     def finish(self) -> Any:
         end = time.monotonic() + WAIT_SECONDS
