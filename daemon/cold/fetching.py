@@ -67,16 +67,20 @@ class Fetching:
     async def bring(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> bool:
         """Whether the block is here now; False is a miss, also one by the deadline."""
         deadline = min(deadline, time.monotonic() + self._world.section.deadline)
-        flight = self._flights.get(Key(namespace.id, key))
-        if flight is None:
-            flight = self._begin(namespace, ns_id, key, deadline)
-        if flight is None:
-            return False
-        try:
-            async with asyncio.timeout_at(deadline):
-                return await asyncio.shield(flight.answer)
-        except TimeoutError:
-            return False
+        while True:
+            flight = self._flights.get(Key(namespace.id, key))
+            joined = flight is not None
+            if flight is None:
+                flight = self._begin(namespace, ns_id, key, deadline)
+            if flight is None:
+                return False
+            try:
+                async with asyncio.timeout_at(deadline):
+                    here = await asyncio.shield(flight.answer)
+            except TimeoutError:
+                return False
+            if here or not joined or flight.deadline >= deadline:
+                return here  # else it was given up for somebody who had less time
 
     async def close(self) -> None:
         """Before the store is closed: nothing is written into it any more."""
