@@ -12,7 +12,7 @@ N ?= 200
 FAULT_SECONDS ?= 300
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers clean
+.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
@@ -25,6 +25,7 @@ help:
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills, and a cluster under random faults for $(FAULT_SECONDS) s"
 	@echo "make bench       measure the store beside its limits (build/bench.json, .md)"
+	@echo "make gpu-check   HBM tier, copies and pipeline on a machine with a CUDA GPU (build/gpu-check.json)"
 	@echo "make papers      the papers' figures from the public traces (docs/papers)"
 	@echo "make test-deps   Debian packages that some tests want; as root only"
 	@echo "make clean       remove .venv, build and caches"
@@ -60,6 +61,7 @@ test: $(STAMP) test-deps
 # NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
 	@$(BIN)/python tests/support/nixl_environment.py || true
+	@$(BIN)/python tests/support/gemma3_model.py || true
 	@$(PYTEST) -m "slow and not engines"
 
 test-failed: $(STAMP)
@@ -94,6 +96,14 @@ torture: $(STAMP) test-deps
 bench: $(STAMP)
 	@mkdir -p build
 	@$(BIN)/mooncask bench store --json build/bench.json --markdown build/bench.md
+
+# Without a GPU it says so and has checked nothing.
+gpu-check: $(STAMP)
+	@$(BIN)/python tests/support/gpu_check.py --json build/gpu-check.json
+
+# What a machine with a GPU, Python 3.12, torch and transformers lacks to run gpu_check.py without a network; its docstring says how.
+gpu-wheels: $(STAMP)
+	@$(BIN)/python tests/support/gpu_wheels.py build/gpu/wheels
 
 papers: $(STAMP)
 	@$(BIN)/python -m mooncask.conductor.papers
