@@ -74,7 +74,7 @@ def test_a_namespace_that_is_not_what_it_says_is_not_opened(node: Node) -> None:
         ask(node, OFFER, offer(spec_of(FAMILY), ns_id=bytes(16))),
         ask(node, OFFER, offer(spec_of(FAMILY, fingerprint=fingerprint))),
         ask(node, OFFER, offer(spec_of(FAMILY, name="No name/"))),
-        ask(node, OFFER, offer(spec_of(FAMILY, family={"model": "m" * 20_000}))),
+        ask(node, OFFER, offer(msgspec.structs.replace(spec_of(FAMILY), family={"model": "m" * 20_000}))),
         ask(node, OFFER, offer(spec_of(FAMILY), [bytes(16)] * (OFFER_KEYS_MAX + 1))),
         ask(node, OFFER, b"no offer"),
     ]
