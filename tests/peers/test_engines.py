@@ -78,7 +78,7 @@ def test_decode_at_another_node_that_begins_with_the_prefill_takes_its_layers_as
         prefill, decode = server("p1", "prefill", one), server("d1", "decode", two)
         with prefill.open(PrefillCall(id="p", tokens=prompt)) as response:
             lines = response.iter_lines()
-            next(lines), next(lines)  # admitted, started: its blocks are announced
+            assert len([next(lines), next(lines)]) == 2, "admitted, started: its blocks are announced"
             answer = decode.lines(DecodeCall(id="d", tokens=prompt, max_tokens=8, wait_seconds=20))
             list(lines)
         done = answer[-1]
