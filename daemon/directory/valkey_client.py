@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from mooncask.daemon.config import ClusterSection
+from mooncask.daemon.directory.cluster_client import ClusterClient
 from mooncask.daemon.directory.directory import NodeRecord
 from mooncask.daemon.directory.scripts import Script
 from mooncask.daemon.directory.valkey import ValkeyDirectory
@@ -64,8 +65,6 @@ class ValkeyServer:
             return ""
 
     async def renew(self) -> None:
-        """The Cluster's client forgets the address of every server that fails it, the last one included, and keeps connections that
-        were never made: one that has lost its servers is no use any more."""
         if self.sharded:
             lost, self._client = self._client, self._connect()
             await lost.aclose()
@@ -89,7 +88,9 @@ def _server(cluster: ClusterSection) -> ValkeyServer:
         from valkey.asyncio import Valkey
         from valkey.asyncio.cluster import ClusterNode, ValkeyCluster
         from valkey.asyncio.connection import parse_url
-        from valkey.exceptions import NoScriptError, ValkeyClusterException, ValkeyError
+        from valkey.crc import key_slot
+        from valkey.exceptions import AskError, NoScriptError, ValkeyClusterException, ValkeyError
+        from valkey.exceptions import ConnectionError as ValkeyConnectionError
     except ImportError as error:
         raise ConfigError("cluster.directory", "...", 'needs "pip install mooncask[cluster]"') from error
     urls = [part.strip() for part in cluster.directory.split(",") if part.strip()]
@@ -107,4 +108,7 @@ def _server(cluster: ClusterSection) -> ValkeyServer:
         nodes = [ClusterNode(host, port) for host, port in addresses]
         return ValkeyCluster(startup_nodes=nodes, ssl=secure, require_full_coverage=False, **common)
 
-    return ValkeyServer(connect, True, (ValkeyError, ValkeyClusterException), NoScriptError)
+    def client() -> ClusterClient:
+        return ClusterClient(connect, lambda key: key_slot(key), (AskError, ValkeyConnectionError))
+
+    return ValkeyServer(client, True, (ValkeyError, ValkeyClusterException), NoScriptError)
