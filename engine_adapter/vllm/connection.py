@@ -15,9 +15,11 @@ from mooncask.client.namespace import NamespaceHandle
 from mooncask.engine_adapter.patience import Patience
 from mooncask.engine_adapter.vllm.messages import WorkerHello
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
-from mooncask.errors import AccessDenied, DaemonUnavailable, MooncaskError
+from mooncask.errors import AccessDenied, Busy, DaemonUnavailable, MooncaskError
 
 log = logging.getLogger(__name__)
+
+FULL_SECONDS = 1.0
 
 
 class StoreConnection:
@@ -37,6 +39,7 @@ class StoreConnection:
         self._patience = Patience()
         self._opening = threading.Lock()
         self._told: set[str] = set()
+        self._full_until = 0.0
         self._closed = False
 
     def open(self) -> tuple[LocalClient, list[NamespaceHandle]]:
@@ -77,6 +80,11 @@ class StoreConnection:
         """Whether the daemon is to be asked now."""
         return self._patience.may_ask(time.monotonic())
 
+    @property
+    def has_room(self) -> bool:
+        """False for a moment after the daemon had no room: saves that wait would each wait for it in turn."""
+        return time.monotonic() >= self._full_until
+
     def worked(self) -> None:
         self._patience.worked()
 
@@ -87,6 +95,8 @@ class StoreConnection:
         if kind not in self._told:
             self._told.add(kind)
             log.warning("%s: going on without the store: %s (further %s are only counted)", what, error, kind)
+        if isinstance(error, Busy):
+            self._full_until = time.monotonic() + FULL_SECONDS
         if self.usable:  # of several calls that were under way together, one fault counts
             self._patience.failed(error, time.monotonic())
 

@@ -34,7 +34,7 @@ class Save:
         done = 0
         most = max(1, self._connection.settings.lease_bytes // self._planes.block_bytes)
         try:
-            while done < len(self.plan.keys) and not self._revoked:
+            while done < len(self.plan.keys) and not self._revoked and self._connection.has_room:
                 stop = min(done + most, len(self.plan.keys))
                 self._save(done, stop)
                 done = stop

@@ -1,5 +1,6 @@
 """Scheduler and workers of the vLLM connector against a real daemon, with a small engine in torch around them."""
 
+import time
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -12,9 +13,12 @@ from daemon_process import DaemonProcess
 from small_engine import BLOCK_TOKENS, Request, SmallEngine, until
 
 from mooncask.client.local import LocalClient
+from mooncask.client.namespace import NamespaceHandle
+from mooncask.client.reservations import Reservations
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras
 from mooncask.engine_adapter.vllm.messages import StepPlan
 from mooncask.engine_adapter.vllm.scheduling import Scheduled
+from mooncask.errors import Busy
 
 names = count()
 
@@ -246,6 +250,46 @@ def test_a_prefill_engine_hands_over_and_a_decode_engine_waits_for_what_is_still
         wrong = again(one, kv_transfer_params={"mooncask": {**params["mooncask"], "family": "0" * 32}})
         decode.matched(wrong)
         assert decode.counters.totals["refused_handovers"] == 1
+
+
+def test_a_store_without_room_holds_the_engines_blocks_back_for_one_deadline_and_not_for_each_save(
+    daemon: DaemonProcess,
+) -> None:
+    with SmallEngine(daemon.socket_path, deadline_ms=200) as engine, LocalClient.connect(daemon.socket_path) as thief:
+        handle = engine.scheduler.connection.handles[0]
+        keys = [bytes([255, i]) * 8 for i in range(44)]
+        with thief.reserve(handle, keys, [1 << 20] * 44):
+            full = Reserved(thief, handle)
+            requests = [request(2) for _ in range(20)]
+            started = time.monotonic()
+            for one in requests:
+                engine.scheduler.arrived(one)
+                engine.compute(one, [0, 1, 2])
+            engine.settle()
+            assert time.monotonic() - started < 20 * 0.2 / 2
+            assert engine.counters.totals["dropped_blocks"] == 40
+            full.close()
+        until(lambda: engine.workers[0].connection.has_room, "asking again")
+        stored(engine, request(2), [0, 1, 2])
+        assert engine.counters.totals["saved_blocks"] == 2
+
+
+class Reserved:
+    """Takes what is left of the room that reservations may have, down to a block."""
+
+    def __init__(self, client: LocalClient, handle: NamespaceHandle) -> None:
+        self._held: list[Reservations] = []
+        for size in (1 << 20, 1 << 16, 4096):
+            for number in range(64):
+                try:
+                    key = b"%7d" % size + b"%9d" % number
+                    self._held.append(client.reserve(handle, [key], [size], deadline_seconds=0.01))
+                except Busy:
+                    break
+
+    def close(self) -> None:
+        for one in self._held:
+            one.close()
 
 
 def test_tokens_are_published_when_that_is_wanted_and_never_those_of_a_salted_request(daemon: DaemonProcess) -> None:
