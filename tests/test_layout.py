@@ -43,6 +43,7 @@ OPTIONAL = {
     "gguf",
     "botocore",
     "obstore",
+    "cryptography",
     "mfusepy",
     "pyverbs",
     "valkey",
