@@ -180,10 +180,10 @@ def test_engines_of_another_block_size_or_dtype_find_nothing(
 
 
 def test_a_model_with_sliding_layers_is_stored_when_vllm_keeps_all_of_its_kv_and_refused_by_name_when_not(
-    world: World, daemon: DaemonProcess, tmp_path: Path
+    model: Path, daemon: DaemonProcess, tmp_path: Path
 ) -> None:
     """Prompts shorter and longer than the window, and a hit that ends inside it."""
-    gemma = write_tiny_gemma3(tmp_path / "gemma3", window=64)
+    gemma = write_tiny_gemma3(tmp_path / "gemma3", window=64, head_dim=32)
     shape = {"skip_tokenizer_init": True, "max_model_len": 512, "disable_hybrid_kv_cache_manager": True}
     with ExitStack() as stack:
         stored, plain, hybrid = (

@@ -26,11 +26,11 @@ def write_tiny(architecture: str, folder: Path, seed: int = 0, **overrides: Any)
     return _write(f"{architecture}Config", f"{architecture}ForCausalLM", folder, seed, overrides)
 
 
-def write_tiny_gemma3(folder: Path, window: int, seed: int = 0) -> Path:
+def write_tiny_gemma3(folder: Path, window: int, seed: int = 0, **overrides: Any) -> Path:
     """A hybrid: of four layers the third sees everything, the others the last `window` tokens."""
     kinds = ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"]
     shape = {"num_hidden_layers": 4, "num_key_value_heads": 1, "layer_types": kinds, "sliding_window": window}
-    return _write("Gemma3TextConfig", "Gemma3ForCausalLM", folder, seed, shape)
+    return _write("Gemma3TextConfig", "Gemma3ForCausalLM", folder, seed, {**shape, **overrides})
 
 
 def _write(config_class: str, model_class: str, folder: Path, seed: int, overrides: dict[str, Any]) -> Path:
