@@ -103,10 +103,9 @@ class Replication:
             raise Busy(f"{PUSHES_WAITING} replications are under way from here")
         wanted = list(dict.fromkeys(keys))
         here = [key for key in wanted if self._service.store.has(namespace, key)]
-        sums = _Sum()
+        node, sums = await self._node(to, deadline), _Sum()
         self._pushes += 1
         try:
-            node = await self._node(to, deadline)
             async with asyncio.timeout_at(deadline), self._pushing:
                 for some in self._slices(namespace, here):
                     await self._offer(namespace, ns_id, some, node, deadline, holders_max, sums)
