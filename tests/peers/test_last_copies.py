@@ -96,6 +96,7 @@ def test_a_spare_copy_that_is_read_is_no_spare_any_more(nodes: ClusterNodes) -> 
     eventually(lambda: two.peers().spares < 4)
 
 
+@pytest.mark.slow
 def test_a_node_that_has_nothing_but_copies_of_others_takes_new_blocks_at_once(nodes: ClusterNodes) -> None:
     one, two = nodes.start("n1", "n2")
     keys = shared_by(one, two, range(1, 21))

@@ -93,6 +93,7 @@ def test_a_push_that_finds_no_room_is_refused_with_the_reason(nodes_of_directory
     assert all(tier.reserved_bytes == 0 for tier in two.client.status().tiers)
 
 
+@pytest.mark.slow
 def test_a_prompts_blocks_are_pushed_and_warmed_by_command(nodes: ClusterNodes) -> None:
     one, two = nodes.start("n1", "n2")
     tokens = ",".join(map(str, range(48)))
