@@ -7,12 +7,18 @@ from pathlib import Path
 import pytest
 from cluster_nodes import ClusterNodes, Node
 from lying_peer import BLOCKS, KEYS, Lie, other_bytes, serving
+from xxhash import xxh3_128_digest
 
 from mooncask.daemon.transport.transport import HeldBlock
 
 
 def shorter(block: HeldBlock) -> HeldBlock:
     return replace(block, payload=block.payload[:100])
+
+
+def nothing(block: HeldBlock) -> HeldBlock:
+    """Bytes and checksum agree, of no bytes at all: that is no block."""
+    return replace(block, checksum=xxh3_128_digest(b""), payload=block.payload[:0])
 
 
 def truth(block: HeldBlock) -> HeldBlock:
@@ -27,7 +33,7 @@ async def asked(nodes: ClusterNodes, addresses: list[str]) -> tuple[Node, list[b
     return await asyncio.to_thread(ask)
 
 
-@pytest.mark.parametrize("lie", [other_bytes, shorter])
+@pytest.mark.parametrize("lie", [other_bytes, shorter, nothing])
 async def test_a_lie_is_a_miss_and_is_counted(tmp_path: Path, lie: Lie) -> None:
     async with serving(lie, "liar") as address:
         with ClusterNodes(tmp_path) as nodes:
