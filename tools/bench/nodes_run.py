@@ -87,12 +87,18 @@ class Nodes:
     wanted: NamespaceHandle
 
 
-def run(plan: NodesPlan, folder: Path, progress: Callable[[str], None]) -> Findings:
-    """`folder` is its own. Raises CorruptBlock when a block is not what was stored."""
+def run(
+    plan: NodesPlan, folder: Path, progress: Callable[[str], None], tls: Mapping[str, str] | None = None
+) -> Findings:
+    """`folder` is its own; `tls`: cluster.tls_* of both daemons. Raises CorruptBlock when a block is not what was stored."""
     findings = Findings()
     source = private_memory(max(batch.size_bytes for batch in plan.batches))
     target = shared_memory(source.size)
-    with _nodes(plan, folder) as nodes, Counterpart.over_tcp() as bare, _mooncake(folder, findings, progress) as peer:
+    with (
+        _nodes(plan, folder, tls or {}) as nodes,
+        Counterpart.over_tcp() as bare,
+        _mooncake(folder, findings, progress) as peer,
+    ):
         for batch in plan.batches:
             progress(f"{batch.blocks} blocks of {batch.block_bytes >> 10} KiB")
             _fill(nodes, batch, source)
@@ -108,13 +114,14 @@ def run(plan: NodesPlan, folder: Path, progress: Callable[[str], None]) -> Findi
 
 
 @contextmanager
-def _nodes(plan: NodesPlan, folder: Path) -> Iterator[Nodes]:
+def _nodes(plan: NodesPlan, folder: Path, tls: Mapping[str, str]) -> Iterator[Nodes]:
     first, second = free_port(), free_port()
     common = {
         "dram_capacity": str(plan.dram_bytes),
         "http_enabled": "false",
         "ghosts_enabled": "false",
         "cluster_connections": str(plan.connections),
+        **{f"cluster_{name}": value for name, value in tls.items()},
     }
     folders = [folder / "holder", folder / "reader"]
     for one in folders:
