@@ -8,7 +8,7 @@ chunks are read into is LMCache's. A fault of the store is a miss, or for a put 
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeVar
 
@@ -86,7 +86,12 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:
         """The chunks in memory of LMCache's; None for those that are not here or that there is no memory for."""
-        return await self._run(lambda: self._load(keys))
+        work = self._threads.submit(self._load, keys)
+        try:
+            return await asyncio.wrap_future(work)
+        except asyncio.CancelledError:
+            work.add_done_callback(_let_go)  # its thread goes on, and nobody takes what it loads
+            raise
 
     async def batched_get_non_blocking(self, lookup_id: str, keys: list[Any]) -> list[Any]:
         """The chunks from the first on; what comes after a missing one is given back."""
@@ -98,9 +103,19 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
         return found[:prefix]
 
     async def put(self, key: Any, memory_obj: Any) -> None:
-        """LMCache lets go of the memory after this, whatever happens. One chunk a call: of batches LMCache does not keep
-        track, and would store what is under way a second time."""
-        await self._run(lambda: self._save([key], [memory_obj]))
+        """One chunk a call: of batches LMCache does not keep track, and would store what is under way a second time.
+
+        LMCache lets go of the memory after this, when it is cancelled too; but then the thread may still be copying, and
+        other bytes under this key would be another prompt's. So the copy has a reference of its own.
+        """
+        memory_obj.ref_count_up()
+        try:
+            work = self._threads.submit(self._save, [key], [memory_obj])
+        except RuntimeError:  # closed
+            memory_obj.ref_count_down()
+            return
+        work.add_done_callback(lambda _: memory_obj.ref_count_down())
+        await asyncio.wrap_future(work)
 
     def _load(self, keys: Sequence[Any]) -> list[Any]:
         found: list[Any] = [None] * len(keys)
@@ -176,6 +191,14 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _let_go(work: "Future[list[Any]]") -> None:
+    if work.cancelled() or work.exception() is not None:
+        return
+    for chunk in work.result():
+        if chunk is not None:
+            chunk.ref_count_down()
 
 
 def _keys(chunks: Sequence[Any]) -> list[bytes]:

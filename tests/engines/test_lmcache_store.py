@@ -154,6 +154,20 @@ def test_chunks_come_back_after_lmcaches_own_memory_was_full_many_times(child: A
         assert [worker.ask("get", words=words[i : i + 25]) for i in range(0, 100, 25)] == written
 
 
+def test_what_lmcache_gave_up_waiting_for_holds_no_memory_and_is_never_other_bytes(
+    child: AskedProcess, door: S3Door
+) -> None:
+    worker = Worker(child, plugin(door.daemon.socket_path))
+    worker.ask("put", words=WORDS, seed=9)
+    said = len(child.log.read_text())
+    words = [f"chunk {i}" for i in range(100)]  # half of LMCache's memory
+    for _ in range(4):
+        worker.ask("cancelled", what="get", words=WORDS * 30)
+        worker.ask("cancelled", what="put", words=words)
+        assert False not in worker.ask("is_filled", words=words)
+    assert "garbage collected" not in child.log.read_text()[said:], "LMCache took back what nobody let go of"
+
+
 def test_a_daemon_that_is_gone_costs_misses_and_no_errors(tmp_path: Path, child: AskedProcess) -> None:
     with DaemonProcess.start(tmp_path) as daemon:
         worker = Worker(child, plugin(daemon.socket_path, **{"remote_storage_plugin.mooncask.deadline_ms": 500}))

@@ -37,7 +37,10 @@ def start(log: Path, path: str = "") -> AskedProcess:
 
 @pytest.fixture(scope="module")
 def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AskedProcess]:
-    with start(tmp_path_factory.mktemp("tier") / "log") as child:
+    folder = tmp_path_factory.mktemp("tier")
+    for package in nixl_packages():  # alone, without the numpy beside them
+        (folder / package.name).symlink_to(package)
+    with start(folder / "log", path=str(folder)) as child:
         yield child
 
 
@@ -121,15 +124,13 @@ def test_wrong_settings_are_refused_by_name(child: AskedProcess, daemon: DaemonP
         Tier(child, daemon.socket_path, deadline_s=1)
 
 
-def test_vllms_own_obj_tier_stores_and_finds_chunks_through_nixl_and_the_s3_door(tmp_path: Path) -> None:
+def test_vllms_own_obj_tier_stores_and_finds_chunks_through_nixl_and_the_s3_door(
+    tmp_path: Path, child: AskedProcess
+) -> None:
     """vLLM's `obj` tier is NIXL's OBJ plugin on an S3 endpoint: Mooncask as one, with nothing of its own in vLLM."""
-    packages = nixl_packages()
-    if not packages:
+    if not nixl_packages():
         pytest.skip("NIXL is not here: python tests/support/nixl_environment.py gets it")
-    (tmp_path / "packages").mkdir()
-    for package in packages:  # alone, without the numpy beside them
-        (tmp_path / "packages" / package.name).symlink_to(package)
-    with open_s3(tmp_path, "http") as door, start(tmp_path / "log", path=str(tmp_path / "packages")) as child:
+    with open_s3(tmp_path, "http") as door:
         client = boto_client(door)
         client.create_bucket(Bucket="chunks")
         store = {

@@ -61,6 +61,21 @@ def digest(chunk: Any) -> str:
     return sha256(bytes(chunk.byte_array)).hexdigest()[:16]
 
 
+async def begun_and_cancelled(call: Any) -> bool:
+    """Whether it was: one that had ended gives what it got back itself."""
+    task = asyncio.create_task(call)
+    await asyncio.sleep(0)
+    task.cancel()
+    try:
+        found = await task
+    except asyncio.CancelledError:
+        return True
+    for chunk in found or []:
+        if chunk is not None:
+            chunk.ref_count_down()
+    return False
+
+
 class Commands:
     def __init__(self) -> None:
         self.instances: dict[str, Instance] = {}
@@ -123,11 +138,31 @@ class Commands:
         one = self.instances[name]
         return int(asyncio.run_coroutine_threadsafe(one.remote.connection.ping(), one.loop).result(PUT_SECONDS))
 
-    def used(self, name: str) -> int:
-        """Bytes of LMCache's own memory that chunks hold."""
-        return int(self.instances[name].memory.memory_allocator.get_allocated_size()) if hasattr(
-            self.instances[name].memory.memory_allocator, "get_allocated_size"
-        ) else -1  # fmt: skip
+    def cancelled(self, name: str, what: str, words: list[str]) -> int:
+        """Starts a get, or a put of a new chunk, for each word and cancels it at once; how many were."""
+        one, cancelled = self.instances[name], 0
+        for number, word in enumerate(words):
+            if what == "get":
+                call = one.remote.connection.batched_get([one.key(word)])
+            else:
+                chunk = one.memory.allocate(one.metadata.get_shapes(), one.metadata.get_dtypes())
+                chunk.tensor.fill_(float(number))
+                call = one.remote.connection.put(one.key(word), chunk)  # and lets go of it
+            cancelled += asyncio.run_coroutine_threadsafe(begun_and_cancelled(call), one.loop).result(PUT_SECONDS)
+        return cancelled
+
+    def is_filled(self, name: str, words: list[str]) -> list[bool | None]:
+        """Whether chunks that `cancelled` put are what they were made of; None for those that are not stored."""
+        one = self.instances[name]
+        chunks = one.remote.batched_get_blocking([one.key(word) for word in words])
+        found = [
+            None if chunk is None else bool((chunk.tensor == torch.tensor(float(i)).to(chunk.tensor.dtype)).all())
+            for i, chunk in enumerate(chunks)
+        ]
+        for chunk in chunks:
+            if chunk is not None:
+                chunk.ref_count_down()
+        return found
 
     def counts(self, name: str) -> dict[str, int]:
         connection = self.instances[name].remote.connection
