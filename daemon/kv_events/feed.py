@@ -49,7 +49,7 @@ class KvEvents:
         if not any(namespace.blocks for namespace in service.store.namespaces()):
             events._news.clear()  # what an earlier run told of is gone
             events._schedule()
-        service.kv_events = events
+        service.kv_events = events  # pyright: ignore[reportAttributeAccessIssue]  # as in objects/store.py
         service.store.departures.observers.append(events._left)
         log.info("KV events at %s, replay at %s", publisher.endpoint, publisher.replay_endpoint or "no address")
         return events

@@ -193,7 +193,7 @@ def probed_layout(cache: DynamicCache, block_tokens: int, dtype: str, model: str
     """
     shapes, windows = set(), []
     for index, layer in enumerate(cache.layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
+        if not isinstance(layer, DynamicLayer) or type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise UnsupportedModel(
                 model, f"layer {index} keeps a {type(layer).__name__}; only full and sliding attention are stored"
             )
