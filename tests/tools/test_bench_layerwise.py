@@ -61,5 +61,20 @@ def test_only_a_tier_that_takes_all_is_held_against_the_target(longest: tuple[fl
     assert facts(rows, judged=False) == []
 
 
+def test_what_a_slow_tier_must_show_is_told_apart_from_what_storing_adds() -> None:
+    slow = Row(
+        512,
+        0.5,
+        kv_bytes=100,
+        rate_bytes=10.0,
+        alone_seconds=5,
+        compute_seconds=6,
+        visible_seconds=4.5,
+        serial_seconds=10,
+    )
+    assert slow.unavoidable_seconds == 4.0 and slow.as_json()["visible_of_serial"] == 0.45
+    assert Row(512, 1.0, 100, 20.0, 5, 6, 0.5, 5).unavoidable_seconds == 0.0
+
+
 def test_the_full_run_is_the_one_that_was_asked_for() -> None:
     assert FULL.tokens == (512, 1024, 2048, 4096) and FULL.shares == (0.25, 0.5, 1.0) and FULL.judged
