@@ -1,8 +1,8 @@
 """Time to first token of vLLM on CPU: cold, and with the prefix in DRAM, on NVMe and at a peer. Prints a table.
 
-    .venv/bin/python tests/engines/ttft_table.py        (needs make engines; some minutes)
+    .venv/bin/python tests/engines/ttft_table.py [REPEATS]        (needs make engines; some minutes)
 
-Two daemons that know each other and an engine at each; every figure is the median of REPEATS prompts of its own.
+Two daemons that know each other and an engine at each; every figure is the median of REPEATS prompts of its own (3).
 Not a test: it asserts only that what is called a hit was one, by counting blocks really loaded.
 """
 
@@ -22,7 +22,7 @@ from vllm_process import BLOCK_TOKENS, VllmProcess
 from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
 
 LENGTHS = (513, 1025, 2049)
-REPEATS = 3
+REPEATS = int(sys.argv[1]) if sys.argv[1:] else 3
 SETTINGS = {"dram.capacity": "1536 MiB", "nvme.capacity": "4 GiB", "nvme.segment": "64 MiB"}
 
 
