@@ -18,6 +18,7 @@ from mooncask.errors import ConfigError
 PREFIX = "MOONCASK_CONDUCTOR_"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,12 +72,61 @@ class ModelSection(Section, frozen=True):
     tokenizer: str
 
 
+class KeySection(Section, frozen=True, rename={"service_class": "class"}):
+    """[keys.NAME]: who has this key. One of `key`, its SHA-256 in hex, or a file with it."""
+
+    tenant: str
+    key: str = ""
+    key_sha256: str = ""
+    key_file: str = ""
+    service_class: str = ""
+    """The highest that its requests may ask for; empty: the lowest there is."""
+    priority: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    """Instead of that of the class."""
+
+
+class TenantSection(Section, frozen=True):
+    """[tenants.NAME]: tokens of prompts and answers together; 0: as many as it likes."""
+
+    tokens_per_minute: NotNegative = 0
+    tokens_per_day: NotNegative = 0
+    public_prompts: bool = True
+    """False: its KV is apart also where a prompt begins with what is public."""
+
+
+class TenancySection(Section, frozen=True):
+    """What tenants' salts are made with. Another secret: nothing that is stored is found again."""
+
+    salt_secret: str = ""
+    salt_secret_file: str = ""
+
+
+class PublicSection(Section, frozen=True):
+    """[public.NAME]: a system prompt of `model` whose KV all tenants share. One of `text` and `file`."""
+
+    model: str
+    text: str = ""
+    file: str = ""
+
+
+class AdminSection(Section, frozen=True):
+    """Who sees the pages under /-/: with a token who knows it; without one programs of this machine."""
+
+    token: str = ""
+    token_file: str = ""
+
+
 class Config(Section, frozen=True):
     server: ServerSection = ServerSection()
     policy: PolicySection = PolicySection()
     limits: LimitsSection = LimitsSection()
     classes: dict[str, ClassSection] = {}
     models: dict[str, ModelSection] = {}
+    keys: dict[str, KeySection] = {}
+    tenants: dict[str, TenantSection] = {}
+    tenancy: TenancySection = TenancySection()
+    public: dict[str, PublicSection] = {}
+    admin: AdminSection = AdminSection()
 
     def classes_or_default(self) -> dict[str, ClassSection]:
         return self.classes or {"default": ClassSection()}
@@ -100,12 +150,17 @@ def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
 
 def secret_of(section: ServerSection) -> str:
     """The workers' secret, from its file if it has one. Raises ConfigError."""
-    if not section.worker_secret_file:
-        return section.worker_secret
+    return told_or_read(section.worker_secret, section.worker_secret_file, "server.worker_secret_file")
+
+
+def told_or_read(told: str, file: str, key: str) -> str:
+    """A secret that stands in the configuration, or in a file of its own. Raises ConfigError that names `key`."""
+    if not file:
+        return told
     try:
-        return Path(section.worker_secret_file).read_text().strip()
-    except OSError as exc:
-        raise ConfigError("server.worker_secret_file", section.worker_secret_file, f"cannot be read: {exc}") from exc
+        return Path(file).read_text().strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(key, file, f"cannot be read: {exc}") from exc
 
 
 def split_listen(listen: str, key: str) -> tuple[str, int]:
@@ -136,7 +191,11 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
 def _check(config: Config) -> None:
     _one_of("policy.placement", config.policy.placement, PLACEMENTS)
     _one_of("policy.admission", config.policy.admission, ADMISSIONS)
-    split_listen(config.server.listen, "server.listen")
+    host, _ = split_listen(config.server.listen, "server.listen")
+    if not is_loopback(host) and not config.keys:
+        raise ConfigError(
+            "server.listen", config.server.listen, "another address than loopback needs keys: a [keys.NAME] for each client"
+        )
     host, _ = split_listen(config.server.workers_listen, "server.workers_listen")
     if not is_loopback(host) and not secret_of(config.server):
         raise ConfigError(
