@@ -4,7 +4,9 @@ The shapes are written down here once more, after vLLM 0.32's classes; `tests/en
 """
 
 import asyncio
+import re
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,10 +17,12 @@ import msgspec
 import pytest
 import zmq
 import zmq.asyncio
+from daemon_process import DaemonProcess, Setting
 from local_daemon import LocalDaemon, running_daemon
 from raw_client import RawClient, key, payload
 
 from mooncask.client import wire
+from mooncask.client.local import LocalClient
 from mooncask.daemon.config_source import load_config
 from mooncask.daemon.kv_events.feed import KvEvents
 from mooncask.daemon.kv_events.messages import AllBlocksCleared, BlockRemoved, BlockStored, block_hash
@@ -320,6 +324,40 @@ def test_addresses_that_are_none_or_would_show_prompts_to_others_are_refused(
 )
 def test_addresses_that_are_fine(settings: dict[str, object]) -> None:
     assert load_config(None, {}, {"kv_events": settings}).kv_events.endpoint == settings["endpoint"]
+
+
+def test_a_daemon_of_its_own_publishes_what_a_client_stores_with_its_tokens(tmp_path: Path) -> None:
+    settings: dict[str, Setting] = {
+        "kv_events.endpoint": "tcp://127.0.0.1:0",
+        "kv_events.replay_endpoint": "tcp://127.0.0.1:0",
+    }
+    with DaemonProcess.start(tmp_path, settings) as daemon, LocalClient.connect(daemon.socket_path) as client:
+        replay = re.search(r"replay at (tcp://\S+)", daemon.log_path.read_text())
+        assert replay is not None
+        namespace = client.open_namespace("kv-told", family={"model": "m", "block_tokens": str(TOKENS)}, mode="memory")
+        with client.reserve(namespace, [key(1)], [64], tokens=[TOKENS]) as reserved:
+            reserved[0].memory[:] = bytes(64)
+            reserved.commit(token_ids=[ids_of(7)])
+        context = zmq.Context()
+        router = context.socket(zmq.DEALER)
+        router.setsockopt(zmq.RCVTIMEO, int(SECONDS * 1000))
+        router.connect(replay[1])
+        deadline = time.monotonic() + SECONDS
+        while b"BlockStored" not in (heard := latest_batch(router)):
+            assert time.monotonic() < deadline, "the block is not told of"
+        router.close(0)
+        context.term()
+    batch = msgspec.msgpack.decode(heard, type=SeenBatch)
+    assert batch.events[-1] == SeenStored([1], None, ids_of(7), TOKENS, None, "CPU", None)
+
+
+def latest_batch(router: "zmq.Socket[bytes]") -> bytes:
+    """The last batch that is kept."""
+    router.send_multipart((b"", bytes(8)))
+    last = b""
+    while (parts := router.recv_multipart())[1] != END:
+        last = parts[2]
+    return last
 
 
 # --- the pure parts --------------------------------------------------------------------------------------------------
