@@ -1,8 +1,8 @@
 """The ZeroMQ sockets: numbered batches on a PUB socket, and on a ROUTER socket those again that a subscriber missed.
 
-A message is [topic, sequence as 8 bytes big endian, batch]. A subscriber that finds a gap sends [sequence] to the replay
-socket, an empty part before it, and gets [empty, sequence, batch] for each that is still kept, then [empty, 2^64 - 1, empty]. Neither socket ever
-makes the daemon wait: who reads too slowly misses batches, and sees it by their numbers.
+A message is [topic, sequence as 8 bytes big endian, batch]. A subscriber that finds a gap sends [empty, sequence] to the
+replay socket and gets [empty, sequence, batch] for each batch from there on that is still kept, then [empty, 2^64 - 1, empty].
+Neither socket ever makes the daemon wait: who reads too slowly misses batches, and sees it by their numbers.
 """
 
 import asyncio
