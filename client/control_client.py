@@ -66,6 +66,10 @@ class ControlClient:
         """Unpinning what is not pinned does nothing. Raises NoSuchBlock, AccessDenied."""
         return self._act(namespace, key, "unpin", {}, deadline_seconds)
 
+    def hold(self, request: control.HoldRequest, deadline_seconds: float | None = None) -> control.Holding:
+        """As `control.HoldRequest` says. Raises NoSuchNamespace, PinLimitExceeded, AccessDenied, BadRequest."""
+        return self._ask(control.Holding, "POST", "/-/v1/hold", msgspec.json.encode(request), deadline_seconds)
+
     def set_ttl(self, namespace: str, key: Key, seconds: float, deadline_seconds: float | None = None) -> control.Block:
         """The block vanishes `seconds` from now; 0 = never. Raises NoSuchBlock, AccessDenied."""
         return self._act(namespace, key, "ttl", {"seconds": f"{seconds:.3f}"}, deadline_seconds)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mooncask.client.wire import CommitState
 from mooncask.daemon.arrivals import Arrivals, Key
 from mooncask.daemon.config import Config
+from mooncask.daemon.holds import Holds
 from mooncask.daemon.insight.lookups import LookupFeed, LookupKind
 from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
@@ -120,6 +121,7 @@ class Service:
         """Called in the step in which a block becomes readable: it must only take note."""
         self.on_matched_far: Callable[[Namespace, int, str], None] | None = None
         """Called with how many blocks a matched prefix went on over with other nodes' help, or the bucket's: "peer" or "cold"."""
+        self.holds = Holds(store)
         self.objects = Objects(self)  # pyright: ignore[reportArgumentType]  # as in objects/store.py
         self.objects.start()
 
@@ -304,6 +306,7 @@ class Service:
         """Before the store is closed: no load may end after that."""
         if self._expiry is not None:
             self._expiry.cancel()
+        self.holds.close()
         if self.what_ifs is not None:
             self.what_ifs.close()
         await self.objects.close()

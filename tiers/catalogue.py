@@ -38,6 +38,8 @@ class Catalogue:
         self.tokens = array("I")
         self.hits = array("I")
         self.pins = array("I")
+        self.holds = array("I")
+        """Of the pins, those that end with this run of the daemon: they never reach the disk."""
         self.ttl = array("d")
         """Wall clock second at which the block vanishes, 0 = never."""
         self.created = array("I")
@@ -102,6 +104,7 @@ class Catalogue:
         attributes = self.attributes.pop(slot, b"")
         self.set_ttl(slot, 0.0)
         self.add_pins(slot, -self.pins[slot])
+        self.holds[slot] = 0
         namespace.remove_key(key)
         namespace.stored_bytes -= self.size[slot]
         self._unlink(slot)
@@ -159,7 +162,7 @@ class Catalogue:
         self.parents.append(b"")
         for column in (self.namespace, self.size, self.sequence, self.children, self.depth, self.tokens):
             column.append(0)
-        for column in (self.hits, self.pins, self.created, self.nvme_generation, self.nvme_length):
+        for column in (self.hits, self.pins, self.holds, self.created, self.nvme_generation, self.nvme_length):
             column.append(0)
         self.parent_slot.append(NO_PARENT)
         self.ttl.append(0.0)
@@ -286,6 +289,15 @@ class Catalogue:
         self.pins[slot] += pins
         self.pinned_bytes += (bool(self.pins[slot]) - before) * aligned(self.size[slot])
         self.pinned_dram_bytes += self._stuck_bytes(slot) - stuck_before
+
+    def add_holds(self, slot: int, holds: int) -> None:
+        """Pins of this run of the daemon."""
+        self.holds[slot] += holds
+        self.add_pins(slot, holds)
+
+    def lasting_pins(self, slot: int) -> int:
+        """What the disk is told."""
+        return self.pins[slot] - self.holds[slot]
 
     def set_ttl(self, slot: int, deadline_seconds: float) -> None:
         """`deadline_seconds` on the wall clock; 0 = none."""

@@ -45,28 +45,45 @@ class Housekeeping:
     # --- pins and times to live ---
 
     async def pin(self, slot: int) -> None:
-        catalogue, parts = self._catalogue, self._parts
-        if not catalogue.pins[slot]:
-            length, limit = aligned(catalogue.size[slot]), parts.held_limit_bytes()
-            below = catalogue.nvme_offset[slot] != NOWHERE
-            if not below and catalogue.pinned_dram_bytes + length > limit:
-                raise PinLimitExceeded("dram", catalogue.pinned_dram_bytes + length, limit)
-            if below and catalogue.pinned_bytes + length > parts.held_limit_nvme_bytes():
-                raise PinLimitExceeded("nvme", catalogue.pinned_bytes + length, parts.held_limit_nvme_bytes())
+        catalogue = self._catalogue
+        self._check_may_pin(slot)
         sequence = catalogue.sequence[slot]
         catalogue.add_pins(slot, 1)
         try:
             await self._save(slot)
         except MooncaskError:
-            if catalogue.sequence[slot] == sequence and catalogue.pins[slot]:
+            if catalogue.sequence[slot] == sequence and catalogue.lasting_pins(slot):
                 catalogue.add_pins(slot, -1)  # who is refused a pin holds none
             raise
 
     async def unpin(self, slot: int) -> None:
-        if self._catalogue.pins[slot]:
+        if self._catalogue.lasting_pins(slot):
             self._catalogue.add_pins(slot, -1)
             self._parts.copies.room_changed()
             await self._save(slot)
+
+    def hold(self, slot: int) -> int:
+        """A pin of this run. Returns the block's sequence, for `unhold`."""
+        self._check_may_pin(slot)
+        self._catalogue.add_holds(slot, 1)
+        return self._catalogue.sequence[slot]
+
+    def unhold(self, slot: int, sequence: int) -> None:
+        """Without effect when another block has come in its place: that one was not held."""
+        if self._catalogue.sequence[slot] == sequence:
+            self._catalogue.add_holds(slot, -1)
+            self._parts.copies.room_changed()
+
+    def _check_may_pin(self, slot: int) -> None:
+        catalogue, parts = self._catalogue, self._parts
+        if catalogue.pins[slot]:
+            return
+        length, limit = aligned(catalogue.size[slot]), parts.held_limit_bytes()
+        below = catalogue.nvme_offset[slot] != NOWHERE
+        if not below and catalogue.pinned_dram_bytes + length > limit:
+            raise PinLimitExceeded("dram", catalogue.pinned_dram_bytes + length, limit)
+        if below and catalogue.pinned_bytes + length > parts.held_limit_nvme_bytes():
+            raise PinLimitExceeded("nvme", catalogue.pinned_bytes + length, parts.held_limit_nvme_bytes())
 
     async def set_ttl(self, slot: int, seconds: float | None) -> None:
         self._catalogue.set_ttl(slot, 0.0 if seconds is None else time.time() + seconds)
@@ -76,7 +93,7 @@ class Housekeeping:
         """Pins and times live in the disk index beside the block, once it is there."""
         catalogue, nvme = self._catalogue, self._parts.nvme
         if nvme is not None and catalogue.nvme_offset[slot] != NOWHERE:
-            await nvme.put_meta(catalogue.record(slot), catalogue.ttl[slot], catalogue.pins[slot])
+            await nvme.put_meta(catalogue.record(slot), catalogue.ttl[slot], catalogue.lasting_pins(slot))
 
     async def _sweep_for_ever(self) -> None:
         while True:

@@ -247,6 +247,23 @@ class Store:
         """NoSuchBlock. Unpinning what is not pinned does nothing."""
         await self._housekeeping.unpin(self._slot(namespace, key))
 
+    def keep(self, namespace: Namespace, key: bytes) -> int:
+        """A pin that ends with this run of the daemon. Returns what `let_go` takes. NoSuchBlock, PinLimitExceeded."""
+        return self._housekeeping.hold(self._slot(namespace, key))
+
+    def let_go(self, namespace: Namespace, key: bytes, sequence: int) -> None:
+        """Without effect when the block that was held is gone."""
+        slot = namespace.index.get(key)
+        if slot is not None:
+            self._housekeeping.unhold(slot, sequence)
+
+    def pinned_bytes(self) -> int:
+        return self._catalogue.pinned_bytes
+
+    def pinnable_bytes(self) -> int:
+        """What shares of pins are of: NVMe where there is one, else DRAM."""
+        return self._parts.nvme.usable_bytes if self._parts.nvme is not None else self.config.dram_bytes
+
     async def set_ttl(self, namespace: Namespace, key: bytes, seconds: float | None) -> None:
         """The block vanishes `seconds` from now; None = never. NoSuchBlock."""
         await self._housekeeping.set_ttl(self._slot(namespace, key), seconds)

@@ -137,7 +137,7 @@ class WriteDown:
 
     async def _save_meta(self, slot: int, record: BlockRecord) -> None:
         """Pins and a time to live that the block got before it was on the disk. Read here: what comes later saves itself."""
-        pins, ttl = self._catalogue.pins[slot], self._catalogue.ttl[slot]
+        pins, ttl = self._catalogue.lasting_pins(slot), self._catalogue.ttl[slot]
         if pins or ttl:
             await self._nvme.put_meta(record, ttl, pins)
 

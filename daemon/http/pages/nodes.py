@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
 from mooncask.daemon.http.pages.page_request import PageRequest
+from mooncask.daemon.insight.blocks import key_of
 from mooncask.daemon.insight.prompts import asked_chain
 from mooncask.daemon.insight.where import where
 from mooncask.daemon.session import LocalPlane
@@ -19,7 +20,7 @@ Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
 
 class NodePages:
-    """POST /-/v1/where, /-/v1/replicate and /-/v1/warm. Only the caller's own namespaces."""
+    """POST /-/v1/where, /-/v1/replicate, /-/v1/warm and /-/v1/hold. Only the caller's own namespaces."""
 
     def __init__(self, plane: LocalPlane) -> None:
         self._plane = plane
@@ -30,6 +31,7 @@ class NodePages:
             ("POST", "where"): self._where,
             ("POST", "replicate"): self._replicate,
             ("POST", "warm"): self._warm,
+            ("POST", "hold"): self._hold,
         }
 
     async def _where(self, asked: PageRequest) -> control.Answer:
@@ -62,6 +64,14 @@ class NodePages:
         namespace = await self._namespace(asked.caller.tenant, request.namespace)
         chain = await asked_chain(namespace, request)
         return await self._plane.warming.warm(namespace, chain.keys)
+
+    async def _hold(self, asked: PageRequest) -> control.Answer:
+        asked.check_may_write()
+        request = await asked.form(control.HoldRequest, self._service.config.http)
+        namespace = self._service.door.find(asked.caller.tenant, request.namespace)
+        keys = [key_of(namespace, key) for key in request.keys]
+        missing = await self._service.holds.put(namespace, request.name, keys, request.seconds, request.share)
+        return control.Holding(held_blocks=len(keys) - len(missing), missing=missing)
 
     async def _namespace(self, tenant: str, name: str) -> Namespace:
         """One that only other nodes know is opened as they have it."""
