@@ -130,6 +130,11 @@ class TextShape:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
 
 
+def ids_of(answer: Answer) -> dict[str, list[int]]:
+    """What a choice tells beside its text for `return_token_ids`: the ids of the prompt, and of the answer with its stop token."""
+    return {"prompt_token_ids": answer.job.tokens, "token_ids": answer.tokens}
+
+
 def with_logprobs(
     whole: dict[str, Any], shape: "ChatShape | TextShape", pieces: list[list[TextPiece]]
 ) -> dict[str, Any]:

@@ -37,6 +37,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: dict[str, float] | None = None
+    return_token_ids: bool | None = None
+    """As in vLLM: also the ids of prompt and answer. A stream tells them all with its last chunk."""
 
     @property
     def streamed(self) -> bool:

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from mooncask.conductor.serving.door.answering import Answer, TextPiece
 from mooncask.conductor.serving.door.failures import failure_body
-from mooncask.conductor.serving.door.formats import ChatShape, TextShape, with_logprobs
+from mooncask.conductor.serving.door.formats import ChatShape, TextShape, ids_of, with_logprobs
 from mooncask.conductor.serving.door.gate import CallUsage, Gate, Identity
 from mooncask.conductor.serving.job import Begun
 from mooncask.errors import MooncaskError, Overloaded
@@ -40,6 +40,8 @@ class Call:
     shape: ChatShape | TextShape
     headers: dict[str, str]
     cache_id: str = ""
+    token_ids: bool = False
+    """Whether the client wants them."""
     pieces: list[list[TextPiece]] = field(default_factory=list)
 
     async def whole(self) -> dict[str, Any]:
@@ -52,7 +54,11 @@ class Call:
                         group.create_task(self._collect(number))
             except ExceptionGroup as errors:  # the first that failed has ended the others
                 raise errors.exceptions[0] from errors
-        return with_logprobs(self.shape.whole(self.answers), self.shape, self.pieces)
+        whole = with_logprobs(self.shape.whole(self.answers), self.shape, self.pieces)
+        if self.token_ids:
+            for choice, answer in zip(whole["choices"], self.answers, strict=True):
+                choice |= ids_of(answer)
+        return whole
 
     async def stream(self, request: web.Request, include_usage: bool) -> web.StreamResponse:
         """Server-sent events; raises what comes before the first of them."""
@@ -95,7 +101,10 @@ class Call:
                 if isinstance(event, TextPiece):
                     await _send(response, self.shape.chunk(number, event))
                 elif event is None:
-                    await _send(response, self.shape.last(number, self.answers[number].reason))
+                    last = self.shape.last(number, self.answers[number].reason)
+                    if self.token_ids:
+                        last["choices"][0] |= ids_of(self.answers[number])
+                    await _send(response, last)
             if include_usage:
                 await _send(response, self.shape.usage(self.answers))
             await _write(response, b"data: [DONE]\n\n")
@@ -116,7 +125,9 @@ class Call:
 
     @contextlib.contextmanager
     def _recorded(self) -> Iterator[None]:
-        """Each answer is recorded once, however it ended."""
+        """Admitted by the gate; then each answer is recorded once, however it ended. Raises TokenQuotaExceeded."""
+        prompt = len(self.answers[0].job.tokens)
+        self.gate.admit(self.identity, prompt + sum(answer.job.max_tokens for answer in self.answers))
         began, at = time.monotonic(), time.time()
         outcome = "cancelled"
         try:
@@ -130,18 +141,19 @@ class Call:
                 self._record(answer, answer.reason or outcome or "cancelled", at, time.monotonic() - began)
 
     def _record(self, answer: Answer, outcome: str, at: float, seconds: float) -> None:
-        job = answer.job
+        job, first = answer.job, answer is self.answers[0]
         usage = CallUsage(
             request=job.id,
             tenant=job.tenant,
             model=job.model,
-            prompt_tokens=len(job.tokens),
-            cached_tokens=answer.cached_tokens,
+            prompt_tokens=len(job.tokens) if first else 0,
+            cached_tokens=answer.cached_tokens if first else 0,
             output_tokens=len(answer.tokens),
             outcome=outcome,
             at=at,
             seconds=seconds,
             cache_id=self.cache_id,
+            answer_tokens_max=job.max_tokens,
         )
         self.gate.record(self.identity, usage)
 

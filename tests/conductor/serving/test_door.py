@@ -1,6 +1,7 @@
 """The official OpenAI client against a Conductor process, with real workers and a real daemon behind it."""
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -213,3 +214,16 @@ def test_many_at_once_get_what_each_gets_alone(served: Served) -> None:
     alone = [ask(number) for number in range(6)]
     with ThreadPoolExecutor(6) as threads:
         assert list(threads.map(ask, range(6))) == alone
+
+
+def test_token_ids_are_told_whole_and_streamed_to_who_asks_for_them(served: Served) -> None:
+    asked = {"model": "tiny", "messages": QUESTION, "temperature": 0, "max_tokens": 12}
+    assert "token_ids" not in served.post(asked).json()["choices"][0]
+    [whole] = served.post({**asked, "return_token_ids": True}).json()["choices"]
+    assert len(whole["token_ids"]) <= 12
+    prompt = served.post({"model": "tiny", "messages": QUESTION}, "/tokenize").json()["tokens"]
+    assert whole["prompt_token_ids"] == prompt
+    lines = served.post({**asked, "return_token_ids": True, "stream": True}).text.splitlines()
+    chunks = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    [told] = [choice for chunk in chunks for choice in chunk["choices"] if "token_ids" in choice]
+    assert (told["prompt_token_ids"], told["token_ids"]) == (prompt, whole["token_ids"])
