@@ -40,11 +40,12 @@ def ttfts(engine: VllmProcess, prompts: list[list[int]], hits: bool) -> float:
 
 
 def awake(engine: VllmProcess, number: int) -> None:
-    """Until the engine uses its daemon again, which was away."""
+    """Until both sides of the engine use their daemon again, which was away."""
     for attempt in range(60):
-        before = engine.counters()["saved_blocks"]
+        before = engine.counters()
         engine.generate([prompt(number + attempt, 40)], max_tokens=1)
-        if engine.counters()["saved_blocks"] > before:
+        after = engine.counters()
+        if all(after[name] > before[name] for name in ("saved_blocks", "lookups")):
             return
         time.sleep(0.5)
     raise AssertionError("the engine does not use its daemon")
