@@ -338,27 +338,6 @@ class ReplicateRequest(Answer, frozen=True):
     deadline_seconds: float = 30.0
 
 
-class HoldRequest(Answer, frozen=True):
-    """POST /-/v1/hold takes this: these blocks stay under that name, in place of what it held before; `seconds` 0 ends the hold.
-
-    It ends by itself after `seconds`, and with the daemon. `share`: of NVMe, what may be pinned by all together.
-    """
-
-    namespace: str
-    name: str
-    keys: list[str] = []
-    seconds: float = 60.0
-    share: float = 1.0
-
-
-class Holding(Answer, frozen=True):
-    """POST /-/v1/hold answers this."""
-
-    held_blocks: int
-    missing: list[int] = []
-    """Positions of keys that are not here: those are not held."""
-
-
 class Replicated(Answer, frozen=True):
     """POST /-/v1/replicate answers this when the other node has the blocks or has refused them."""
 

@@ -15,6 +15,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from mooncask.client import control
+from mooncask.client.hold import Holding, HoldRequest
 from mooncask.client.socket_path import default_socket_path, http_socket_path
 from mooncask.client.unix_http import UnixConnection
 from mooncask.client.where import Where
@@ -66,9 +67,9 @@ class ControlClient:
         """Unpinning what is not pinned does nothing. Raises NoSuchBlock, AccessDenied."""
         return self._act(namespace, key, "unpin", {}, deadline_seconds)
 
-    def hold(self, request: control.HoldRequest, deadline_seconds: float | None = None) -> control.Holding:
-        """As `control.HoldRequest` says. Raises NoSuchNamespace, PinLimitExceeded, AccessDenied, BadRequest."""
-        return self._ask(control.Holding, "POST", "/-/v1/hold", msgspec.json.encode(request), deadline_seconds)
+    def hold(self, request: HoldRequest, deadline_seconds: float | None = None) -> Holding:
+        """As `HoldRequest` says. Raises NoSuchNamespace, PinLimitExceeded, AccessDenied, BadRequest."""
+        return self._ask(Holding, "POST", "/-/v1/hold", msgspec.json.encode(request), deadline_seconds)
 
     def set_ttl(self, namespace: str, key: Key, seconds: float, deadline_seconds: float | None = None) -> control.Block:
         """The block vanishes `seconds` from now; 0 = never. Raises NoSuchBlock, AccessDenied."""

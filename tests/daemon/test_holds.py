@@ -9,17 +9,15 @@ from control_pages import PagesOf, open_kv, running_pages
 from daemon_process import DaemonProcess
 from raw_client import key
 
-from mooncask.client import control
 from mooncask.client.control_client import ControlClient
+from mooncask.client.hold import Holding, HoldRequest
 from mooncask.client.local import LocalClient
 from mooncask.errors import BadRequest, PinLimitExceeded
 
 
-async def hold(
-    pages: PagesOf, name: str, numbers: list[int], seconds: float = 60.0, share: float = 1.0
-) -> control.Holding:
-    keys = [key(number).hex() for number in numbers]
-    request = control.HoldRequest(namespace="kv-a", name=name, keys=keys, seconds=seconds, share=share)
+async def hold(pages: PagesOf, name: str, numbers: list[int], seconds: float = 60.0, share: float = 1.0) -> Holding:
+    keys = tuple(key(number).hex() for number in numbers)
+    request = HoldRequest(namespace="kv-a", name=name, keys=keys, seconds=seconds, share=share)
     return await pages.ask(ControlClient.hold, request)
 
 
@@ -31,7 +29,7 @@ async def test_a_hold_pins_what_is_here_once_however_often_it_is_told() -> None:
     async with running_pages() as pages:
         await pages.put_chain(await open_kv(pages.client, "kv-a"), [key(1), key(2)])
         for _ in range(3):
-            assert await hold(pages, "c1", [1, 2, 3]) == control.Holding(held_blocks=2, missing=[2])
+            assert await hold(pages, "c1", [1, 2, 3]) == Holding(held_blocks=2, missing=(2,))
         assert [await pins(pages, number) for number in (1, 2)] == [1, 1]
 
 
@@ -92,10 +90,10 @@ def test_a_killed_daemon_leaves_no_pins_of_holds_and_those_that_last(tmp_path: P
     with DaemonProcess.start(tmp_path) as daemon:
         with LocalClient.connect(daemon.socket_path) as client, ControlClient(daemon.socket_path) as pages:
             namespace = client.open_namespace("kv-a", {"block_tokens": "16"}, mode="write_through")
-            client.put(namespace, [key(1), key(2)], [b"x" * 4096, b"y" * 4096])
+            client.put(namespace, [key(1), key(2)], [b"x" * 4096, b"y" * 4096], durable=True)
             pages.pin("kv-a", key(1))
-            keys = [key(1).hex(), key(2).hex()]
-            assert pages.hold(control.HoldRequest(namespace="kv-a", name="c", keys=keys)).held_blocks == 2
+            keys = (key(1).hex(), key(2).hex())
+            assert pages.hold(HoldRequest(namespace="kv-a", name="c", keys=keys)).held_blocks == 2
             pages.pin("kv-a", key(2))
             pages.unpin("kv-a", key(2))  # tells the disk how it stands, while the hold is there
         daemon.kill()

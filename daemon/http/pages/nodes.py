@@ -4,6 +4,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
+from mooncask.client.hold import Holding, HoldRequest
 from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.blocks import key_of
 from mooncask.daemon.insight.prompts import asked_chain
@@ -67,11 +68,11 @@ class NodePages:
 
     async def _hold(self, asked: PageRequest) -> control.Answer:
         asked.check_may_write()
-        request = await asked.form(control.HoldRequest, self._service.config.http)
+        request = await asked.form(HoldRequest, self._service.config.http)
         namespace = self._service.door.find(asked.caller.tenant, request.namespace)
         keys = [key_of(namespace, key) for key in request.keys]
         missing = await self._service.holds.put(namespace, request.name, keys, request.seconds, request.share)
-        return control.Holding(held_blocks=len(keys) - len(missing), missing=missing)
+        return Holding(held_blocks=len(keys) - len(missing), missing=tuple(missing))
 
     async def _namespace(self, tenant: str, name: str) -> Namespace:
         """One that only other nodes know is opened as they have it."""
