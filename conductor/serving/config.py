@@ -194,7 +194,9 @@ def _check(config: Config) -> None:
     host, _ = split_listen(config.server.listen, "server.listen")
     if not is_loopback(host) and not config.keys:
         raise ConfigError(
-            "server.listen", config.server.listen, "another address than loopback needs keys: a [keys.NAME] for each client"
+            "server.listen",
+            config.server.listen,
+            "another address than loopback needs keys: a [keys.NAME] for each client",
         )
     host, _ = split_listen(config.server.workers_listen, "server.workers_listen")
     if not is_loopback(host) and not secret_of(config.server):

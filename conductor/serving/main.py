@@ -18,7 +18,8 @@ from mooncask.conductor.serving.dispatch.pools import Pools
 from mooncask.conductor.serving.dispatch.prefixes import Prefixes
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.door.door import Door
-from mooncask.conductor.serving.door.gate import OpenGate
+from mooncask.conductor.serving.tenants.gate import make_gate
+from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
 from mooncask.conductor.serving.text.texts import Texts
 from mooncask.conductor.serving.workers_door import WorkersDoor
 from mooncask.errors import AddressInUse
@@ -98,7 +99,8 @@ async def run(config: Config) -> None:
         folders = {name: Path(section.tokenizer) for name, section in config.models.items()}
         texts = Texts(folders, config.server.tokenizer_processes)
         stack.callback(texts.close)
-        gate = OpenGate(tuple(config.classes_or_default()))
+        public = await read_public_prompts(config.public, texts)
+        gate = make_gate(config, public, dispatcher.pools.block_tokens)
         door = Door(dispatcher, texts, gate, config.server.body_bytes_max)
         address = await stack.enter_async_context(listening(door.application(), config.server.listen, "server.listen"))
         log.info("clients are served at http://%s/v1", address)

@@ -29,6 +29,8 @@ class Worker:
     wanted_role: Role | None = None
     failed_at: float = -1e9
     failures: int = 0
+    full: bool = False
+    """It has bounced an answer since its last report."""
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it has left, was replaced, or is not heard of any more: calls to it end."""
 
@@ -76,7 +78,7 @@ class Pools:
         worker = self._workers.get(told.name)
         if worker is None or worker.registration.incarnation != told.incarnation:
             return Reported(known=False)
-        worker.heard, worker.report = now, told
+        worker.heard, worker.report, worker.full = now, told, False
         self.on_report(worker)
         role = worker.wanted_role if worker.wanted_role is not told.role else None
         return Reported(known=True, role=role)
@@ -132,6 +134,11 @@ class Pools:
         """What every worker of the model can take. Raises NoSuchModel."""
         self.any_of(model)
         return min(w.registration.positions_max for w in self._workers.values() if w.registration.model == model)
+
+    def block_tokens(self, model: str) -> int:
+        """Tokens of a block; 0 for a model that has no worker with a store."""
+        known = (w.registration for w in self._workers.values() if w.registration.model == model)
+        return next((told.hashing.block_tokens for told in known if told.hashing is not None), 0)
 
     def _check(self, told: Registration) -> None:
         for worker in self._workers.values():

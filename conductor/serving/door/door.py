@@ -146,8 +146,8 @@ class Door:
         body: bytes,
     ) -> web.StreamResponse:
         answers = self._answers(request, identity, asked, prompt.rendered.tokens, logprobs, shape.id)
-        self._gate.admit(identity, sum(len(one.job.tokens) + one.job.max_tokens for one in answers))
-        call = Call(self._gate, identity, answers, shape, {"x-request-id": request["request_id"]})
+        headers = {"x-request-id": request["request_id"]}
+        call = Call(self._gate, identity, answers, shape, headers, token_ids=bool(asked.return_token_ids))
         with _counted(self._running):
             if asked.streamed:
                 usage = asked.stream_options is not None and asked.stream_options.include_usage

@@ -35,7 +35,7 @@ def failure_response(error: Exception, request_id: str) -> web.Response:
     if status >= 500:
         log.error("request %s: %s", request_id, error)
     headers = {"x-request-id": request_id}
-    if isinstance(error, Overloaded | TokenQuotaExceeded):
+    if isinstance(error, Overloaded | TokenQuotaExceeded) and error.retry_after_seconds:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_seconds)))
     elif isinstance(error, NoWorkers | Busy):
         headers["Retry-After"] = "1"

@@ -1,4 +1,4 @@
-"""Who asks, and what they may: the seam to `tenants/`. Here also the gate of a Conductor without keys."""
+"""Who asks, and what they may: the seam to `tenants/` and `billing/`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,10 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class CallUsage:
-    """One request, however it ended: `outcome` is stop, length, cancelled, failed or rejected. Times in seconds."""
+    """One answer, however it ended: `outcome` is stop, length, cancelled, failed or rejected. Times in seconds.
+
+    Of n answers to one prompt the first one's usage carries the prompt.
+    """
 
     request: str
     tenant: str
@@ -29,6 +32,8 @@ class CallUsage:
     at: float
     seconds: float
     cache_id: str = ""
+    answer_tokens_max: int = 0
+    """For so many it was admitted."""
 
 
 class Gate(Protocol):
@@ -43,29 +48,9 @@ class Gate(Protocol):
         ...
 
     def admit(self, identity: Identity, tokens: int) -> None:
-        """Before the request is placed: `tokens` of prompt and answer at most. Raises TokenQuotaExceeded."""
+        """Before the request is placed: `tokens` of prompt and answers at most. Raises TokenQuotaExceeded."""
         ...
 
     def record(self, identity: Identity, usage: CallUsage) -> None:
-        """When it has ended; once a request that was admitted."""
+        """When it has ended; once an answer of a request that was admitted."""
         ...
-
-
-@dataclass(slots=True)
-class OpenGate:
-    """Everybody is the tenant "default": for loopback, where whoever reaches the port may use it."""
-
-    classes: tuple[str, ...] = ()
-
-    def identify(self, headers: Mapping[str, str]) -> Identity:
-        wanted = headers.get("X-Mooncask-Class", "")
-        return Identity(service_class=wanted if wanted in self.classes else "")
-
-    def public_tokens(self, identity: Identity, model: str, tokens: list[int]) -> int:
-        return 0
-
-    def admit(self, identity: Identity, tokens: int) -> None:
-        pass
-
-    def record(self, identity: Identity, usage: CallUsage) -> None:
-        pass

@@ -1,0 +1,1 @@
+"""What the Conductor shows of itself under /-/: metrics, JSON pages, the dashboard."""
