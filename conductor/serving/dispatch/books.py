@@ -108,6 +108,8 @@ class Books:
         )
 
     def free_slots(self, worker: Worker) -> int:
+        if worker.full:
+            return 0
         ours = sum(entry.worker == worker.name for entry in self.decodes.values())
         return worker.registration.slots - ours - self._foreign(worker)[0]
 

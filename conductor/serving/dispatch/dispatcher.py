@@ -5,6 +5,7 @@ failed request is done again from what is cached; behind it the answer is contin
 none is told twice: workers draw by (seed, position), so the continuation is the one that the first would have made.
 """
 
+import asyncio
 import contextlib
 import logging
 import time
@@ -26,11 +27,22 @@ from mooncask.conductor.serving.dispatch.prefixes import Held, Prefixes
 from mooncask.conductor.serving.dispatch.slot_queue import SlotQueue
 from mooncask.conductor.serving.dispatch.worker_client import Bounced, KvLost, WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
-from mooncask.errors import AnswerBroken, ContextTooLong, DeadlineExceeded, NoWorkers, Overloaded, WorkerUnavailable
+from mooncask.errors import (
+    AnswerBroken,
+    ContextTooLong,
+    DeadlineExceeded,
+    MooncaskError,
+    NoWorkers,
+    Overloaded,
+    WorkerUnavailable,
+)
 
 log = logging.getLogger(__name__)
 
-ATTEMPTS_MAX = 4
+PAUSES_SECONDS = (0.0, 0.1, 0.4, 1.0)
+"""Before each attempt: who failed may be shunned, or have come back, by then."""
+BEGUN_PRIORITY = 256
+"""Whose answer has begun goes before all that have not."""
 PATIENCE_SECONDS = 5.0
 """Decode waits at least so long for the next blocks of a prefill that runs."""
 
@@ -54,13 +66,32 @@ class _Run:
     job: Job
     decision: Decision
     hashing: Hashing | None
+    until: float
+    """On the monotonic clock; what is not ended by then is given up."""
     begun: bool = False
     committed: list[int] = field(default_factory=list)
     failed_workers: set[str] = field(default_factory=set)
+    kv_lost: asyncio.Event = field(default_factory=asyncio.Event)
+    """This attempt's prefill has failed before decode had a token."""
 
     @property
     def tokens(self) -> list[int]:
         return self.job.tokens + self.committed
+
+    @property
+    def left_seconds(self) -> float:
+        return max(0.001, self.until - time.monotonic())
+
+    def end(self) -> Ended | None:
+        """Of an answer that lost its worker when all of its tokens were there; None while some are missing."""
+        if self.committed and self.committed[-1] in self.job.sampling.stop_tokens:
+            reason = "stop"
+        elif len(self.committed) >= self.job.max_tokens:
+            reason = "length"
+        else:
+            return None
+        self.decision.output_tokens = len(self.committed)
+        return Ended(reason, len(self.committed), self.decision.cached_tokens)
 
     def keys(self) -> list[bytes]:
         """Of the full blocks of the prompt and what was answered; none without a store."""
@@ -114,9 +145,10 @@ class LiveDispatcher:
             raise ContextTooLong(len(job.tokens), job.max_tokens, limit)
         if self._running >= self.limits.running_max:
             raise Overloaded(f"{self._running} requests are being served", 1.0)
-        run = _Run(job, self._decision(job), self.pools.any_of(job.model).hashing)
-        self.history.add(run.decision)
         started, how = time.monotonic(), "cancelled"
+        hashing = self.pools.any_of(job.model).hashing
+        run = _Run(job, self._decision(job), hashing, started + job.deadline_seconds)
+        self.history.add(run.decision)
         self._running += 1
         try:
             async with contextlib.aclosing(self._attempts(run)) as events:
@@ -125,10 +157,15 @@ class LiveDispatcher:
                         how = event.reason
                     yield event
         except Overloaded as exc:
+            how = "failed"
+            if run.begun:
+                raise AnswerBroken(job.id, exc.message) from exc
             self.history.rejected(run.decision, exc.reason, exc.retry_after_seconds)
             raise
-        except Exception:
+        except Exception as exc:
             how = "failed"
+            if run.begun and isinstance(exc, MooncaskError) and not isinstance(exc, AnswerBroken):
+                raise AnswerBroken(job.id, exc.message) from exc
             raise
         finally:
             self._running -= 1
@@ -137,27 +174,39 @@ class LiveDispatcher:
     # --- attempts ---
 
     async def _attempts(self, run: _Run) -> AsyncGenerator[Event]:
-        for attempt in range(1, ATTEMPTS_MAX + 1):
+        for attempt, pause in enumerate(PAUSES_SECONDS, 1):
             run.decision.attempts = attempt
+            await asyncio.sleep(pause)
             try:
                 async with contextlib.aclosing(self._attempt(run, admit=attempt == 1)) as events:
                     async for event in events:
                         yield event
                 return
-            except (Bounced, KvLost, WorkerUnavailable, DeadlineExceeded) as exc:
+            except (Bounced, KvLost, WorkerUnavailable, DeadlineExceeded, NoWorkers) as exc:
+                if attempt == 1 and isinstance(exc, NoWorkers):
+                    raise
                 run.decision.failures.append(exc.message)
                 log.info("request %s, attempt %d: %s", run.job.id, attempt, exc.message)
+                last = exc
             finally:
                 self.books.prefills.pop(run.job.id, None)
                 self.books.decodes.pop(run.job.id, None)
                 self._queue.wake()
+            if (end := run.end()) is not None:
+                yield end
+                return
+            if time.monotonic() >= run.until:
+                raise DeadlineExceeded(f"request {run.job.id}", run.job.deadline_seconds)
         if run.begun:
-            raise AnswerBroken(run.job.id, run.decision.failures[-1])
-        raise NoWorkers(f"{ATTEMPTS_MAX} attempts failed, the last one: {run.decision.failures[-1]}")
+            raise AnswerBroken(run.job.id, last.message)
+        if isinstance(last, Bounced):
+            raise Overloaded("every worker that was asked is full", 1.0)
+        raise NoWorkers(f"{len(PAUSES_SECONDS)} attempts failed, the last one: {last.message}")
 
     async def _attempt(self, run: _Run, admit: bool) -> AsyncGenerator[Event]:
+        run.kv_lost = asyncio.Event()
         prompt, keys = await self._look_up(run)
-        costs, policies = self._costs_of(run.job.model), self._policies_of(run.job)
+        costs, policies = self.costs_of(run.job.model), self._policies_of(run.job)
         placement = self._placer.place(prompt, policies, costs, run.decision, run.failed_workers, admit)
         prefill = self._prefilling(run, placement, keys)
         try:
@@ -174,7 +223,7 @@ class LiveDispatcher:
 
     def _prefilling(self, run: _Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
         """Begins it. Its blocks are expected on the worker's node from now on."""
-        worker, job = placement.prefill, run.job
+        worker, job, lost = placement.prefill, run.job, run.kv_lost
         if worker is None:
             return None
         node, entry = worker.registration.node.name, self.books.prefills[job.id]
@@ -185,7 +234,7 @@ class LiveDispatcher:
             cache_salt=job.cache_salt,
             public_tokens=job.public_tokens,
             priority=job.priority,
-            deadline_seconds=job.deadline_seconds,
+            deadline_seconds=run.left_seconds,
         )
 
         def done(line: PrefillDone) -> None:
@@ -196,11 +245,14 @@ class LiveDispatcher:
             self.books.prefills.pop(job.id, None)
             self._prefixes.recent.failed(node, keys)
             self._worker_failed(run, worker, error)
+            decode = self.books.decodes.get(job.id)
+            if decode is not None and decode.started is None:
+                lost.set()
 
         return Prefilling(self._client, worker, call, entry, done, failed)
 
     def _learn(self, worker: Worker, line: PrefillDone) -> None:
-        costs = self._costs_of(worker.registration.model)
+        costs = self.costs_of(worker.registration.model)
         self.books.observe_prefill(
             worker.name, costs.prefill_seconds(line.prompt_tokens, line.cached_tokens), line.seconds
         )
@@ -226,8 +278,9 @@ class LiveDispatcher:
         def find() -> Worker | None:
             return self._placer.take_slot(prompt, placement.decode, eta, run.failed_workers)
 
-        seconds = min(run.job.deadline_seconds, self._table.slo(run.job.service_class).ttft_seconds)
-        worker = await self._queue.take(find, run.job.priority, seconds)
+        seconds = min(run.left_seconds, self._table.slo(run.job.service_class).ttft_seconds)
+        priority = BEGUN_PRIORITY if run.begun else run.job.priority
+        worker = await self._queue.take(find, priority, seconds)
         run.decision.decode_worker = worker.name
         return worker
 
@@ -244,13 +297,13 @@ class LiveDispatcher:
             wait_seconds=max(PATIENCE_SECONDS, 2 * placement.prefill_seconds) if prefilled else 0.0,
             inline_prefill_tokens=self.limits.inline_prefill_tokens if prefilled else 1 << 30,
             priority=job.priority,
-            deadline_seconds=job.deadline_seconds,
+            deadline_seconds=run.left_seconds,
         )
 
     async def _decode(self, run: _Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
         entry = self.books.decodes[run.job.id]
         try:
-            async with self._client.stream(worker, call) as lines:
+            async with self._client.stream(worker, call, run.kv_lost) as lines:
                 async for line in lines:
                     if isinstance(line, Tokens):
                         self._token(run, entry)
@@ -264,7 +317,10 @@ class LiveDispatcher:
                         yield Begun(
                             placement.prefill.name if placement.prefill else "", worker.name, placement.matched_tokens
                         )
-        except (Bounced, WorkerUnavailable) as exc:
+        except Bounced:
+            worker.full = True  # until it says otherwise, which it soon does
+            raise
+        except WorkerUnavailable as exc:
             self._worker_failed(run, worker, exc)
             raise
 
@@ -298,7 +354,8 @@ class LiveDispatcher:
             max_tokens=job.max_tokens,
         )
 
-    def _costs_of(self, model: str) -> PoolCosts:
+    def costs_of(self, model: str) -> PoolCosts:
+        """What the model costs here, as learned so far. Raises NoSuchModel."""
         costs = self.costs.get(model)
         if costs is None:
             told = self.pools.any_of(model)
@@ -310,7 +367,7 @@ class LiveDispatcher:
         return costs
 
     def _policies_of(self, job: Job) -> Policies:
-        return self._table.policies(job.service_class, self._costs_of(job.model).decode)
+        return self._table.policies(job.service_class, self.costs_of(job.model).decode)
 
     def _reported(self, worker: Worker) -> None:
         """Steps teach the model; slots may have become free."""
@@ -319,6 +376,6 @@ class LiveDispatcher:
         self._queue.wake()
 
     def _observe(self, worker: Worker, step: Step) -> None:
-        model = self._costs_of(worker.registration.model).decode
+        model = self.costs_of(worker.registration.model).decode
         self.history.step_calibration.append((model.seconds(step.batch, step.context_tokens), step.seconds))
         model.observe(step.batch, step.context_tokens, step.seconds)

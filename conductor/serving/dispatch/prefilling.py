@@ -1,6 +1,7 @@
 """One prefill that runs beside the decode which waits for its blocks."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -9,6 +10,8 @@ from mooncask.conductor.serving.dispatch.books import PrefillEntry
 from mooncask.conductor.serving.dispatch.pools import Worker
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.errors import MooncaskError
+
+log = logging.getLogger(__name__)
 
 
 class Prefilling:
@@ -26,8 +29,8 @@ class Prefilling:
         self._client, self._worker, self._call, self._entry = client, worker, call, entry
         self._on_done, self._on_failed = on_done, on_failed
         self._started = asyncio.Event()
+        self._error: Exception | None = None
         self._task = asyncio.create_task(self._run())
-        self._error: MooncaskError | None = None
 
     async def begun(self) -> None:
         """Returns when its turn has come: who waits for its blocks will get them. Raises what broke it before that."""
@@ -38,7 +41,9 @@ class Prefilling:
     async def end(self) -> None:
         """Stops it, if it still runs, and waits until it has stopped."""
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        [error] = await asyncio.gather(self._task, return_exceptions=True)
+        if isinstance(error, Exception):  # none that a worker could cause
+            log.error("request %s: its prefill failed by a fault of this Conductor", self._call.id, exc_info=error)
 
     async def _run(self) -> None:
         try:
@@ -49,8 +54,10 @@ class Prefilling:
                         self._started.set()
                     elif isinstance(line, PrefillDone):
                         self._on_done(line)
-        except MooncaskError as exc:
+        except Exception as exc:
             self._error = exc
             self._on_failed(exc)
+            if not isinstance(exc, MooncaskError):
+                raise
         finally:
             self._started.set()

@@ -1,7 +1,7 @@
 """Requests that wait for a place in a decode batch: the higher priority first, then who came first; bounded."""
 
 import asyncio
-import heapq
+import bisect
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,38 +20,48 @@ class _Waiter(Generic[Place]):
 
 
 class SlotQueue(Generic[Place]):
-    """`find()` of a waiter takes a place in the very step in which it returns one. Belongs to one event loop."""
+    """`find()` of a waiter takes a place in the very step in which it returns one. Belongs to one event loop.
+
+    A place that was found for a waiter who is cancelled in that moment is his to give back, as any other.
+    """
 
     def __init__(self, waiting_max: int) -> None:
         self._waiting_max = waiting_max
-        self._heap: list[_Waiter[Place]] = []
+        self._waiters: list[_Waiter[Place]] = []
         self._number = itertools.count()
 
     def __len__(self) -> int:
-        return sum(not waiter.found.done() for waiter in self._heap)
+        return len(self._waiters)
 
     async def take(self, find: Callable[[], Place | None], priority: int, seconds: float) -> Place:
-        """A place, now or when `wake` finds one. Raises Overloaded when too many wait, or the time is over."""
-        if not len(self) and (place := find()) is not None:
-            return place
-        if len(self) >= self._waiting_max:
-            raise Overloaded(f"{self._waiting_max} requests wait for a place to decode", seconds)
+        """A place, now or when `wake` finds one. Raises Overloaded when too many wait, or the time is over.
+
+        When too many wait, whoever is more important than the last of them takes his place in the queue.
+        """
         waiter = _Waiter((-priority, next(self._number)), find, asyncio.get_running_loop().create_future())
-        heapq.heappush(self._heap, waiter)
-        self.wake()
+        bisect.insort(self._waiters, waiter)
         try:
+            self.wake()
+            if not waiter.found.done() and len(self._waiters) > self._waiting_max:
+                self._turn_away(self._waiters.pop(), seconds)
             async with asyncio.timeout(seconds):
                 return await waiter.found  # type: ignore[no-any-return]  # mypy loses the type in the Future
         except TimeoutError:
             raise Overloaded(f"no place to decode within {seconds:.1f} s", seconds) from None
+        finally:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+
+    def _turn_away(self, last: _Waiter[Place], seconds: float) -> None:
+        if not last.found.done():
+            last.found.set_exception(Overloaded(f"{self._waiting_max} requests wait for a place to decode", seconds))
+            last.found.exception()  # seen, also when its task is cancelled in this moment
 
     def wake(self) -> None:
-        """Something has become free: served in order, until nothing is found for the first."""
-        while self._heap:
-            first = self._heap[0]
-            if not first.found.done():
-                place = first.find()
-                if place is None:
-                    return
-                first.found.set_result(place)
-            heapq.heappop(self._heap)
+        """Something has become free: tried in order. Whoever finds nothing holds up nobody who looks elsewhere."""
+        for waiter in list(self._waiters):
+            if waiter.found.done():
+                self._waiters.remove(waiter)
+            elif (place := waiter.find()) is not None:
+                self._waiters.remove(waiter)
+                waiter.found.set_result(place)

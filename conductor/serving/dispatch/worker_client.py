@@ -1,8 +1,10 @@
 """Speaks to workers: one call, one stream of lines. Leaving the stream closes its connection, which cancels the call."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
@@ -17,8 +19,9 @@ from mooncask.client.worker_api import (
     PrefillDone,
     StreamLine,
 )
+from mooncask.conductor.serving.dispatch.line_order import DecodeLines, PrefillLines, WrongLine
 from mooncask.conductor.serving.dispatch.pools import Worker
-from mooncask.errors import BadRequest, MooncaskError, WorkerUnavailable
+from mooncask.errors import BadRequest, DeadlineExceeded, MooncaskError, WorkerUnavailable
 
 CONNECT_SECONDS = 1.0
 SILENCE_SECONDS = 60.0
@@ -38,11 +41,12 @@ class KvLost(MooncaskError):
 
 
 class WorkerClient:
-    """Of one Conductor; keeps connections open. `secret` is the one that it shares with its workers."""
+    """Of one Conductor; keeps connections open. `secret` is the one that it shares with its workers; a stream that says
+    nothing for `silence_seconds` is taken for dead."""
 
-    def __init__(self, secret: str) -> None:
+    def __init__(self, secret: str, silence_seconds: float = SILENCE_SECONDS) -> None:
         headers = {"Authorization": f"Bearer {secret}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
         self._session = aiohttp.ClientSession(
             headers=headers,
             timeout=timeout,
@@ -54,34 +58,62 @@ class WorkerClient:
         await self._session.close()
 
     @asynccontextmanager
-    async def stream(self, worker: Worker, call: PrefillCall | DecodeCall) -> AsyncIterator[AsyncIterator[StreamLine]]:
-        """The lines of one call, up to and with its PrefillDone or DecodeDone.
+    async def stream(
+        self, worker: Worker, call: PrefillCall | DecodeCall, stop: asyncio.Event | None = None
+    ) -> AsyncIterator[AsyncIterator[StreamLine]]:
+        """The lines of one call, up to and with its PrefillDone or DecodeDone, in the order of `line_order.py`.
 
-        While they are read they raise Bounced, KvLost, BadRequest (refused), and WorkerUnavailable when the worker broke off,
-        failed, or went away.
+        While they are read they raise Bounced, KvLost, BadRequest (refused), DeadlineExceeded at the call's deadline, and
+        WorkerUnavailable when the worker broke off, failed, went away, or said what it may not say; KvLost also when `stop` is
+        set: what the call waits for will not come.
         """
-        async with aclosing(self._lines(worker, call)) as lines:
+        async with aclosing(self._lines(worker, call, stop or asyncio.Event())) as lines:
             yield lines
 
-    async def _lines(self, worker: Worker, call: PrefillCall | DecodeCall) -> AsyncGenerator[StreamLine]:
-        kind = "prefill" if isinstance(call, PrefillCall) else "decode"
-        url = f"{worker.registration.address}/v1/{kind}"
+    async def _lines(
+        self, worker: Worker, call: PrefillCall | DecodeCall, stop: asyncio.Event
+    ) -> AsyncGenerator[StreamLine]:
+        watch = _Watch(worker, stop, time.monotonic() + call.deadline_seconds)
+        order = PrefillLines() if isinstance(call, PrefillCall) else DecodeLines(call)
         decoder = msgspec.json.Decoder(StreamLine)
         try:
-            async with (
-                self._session.post(url, data=msgspec.json.encode(call)) as response,
-                _closed_when_gone(worker, response),
-            ):
+            response = await self._opened(worker, call, watch)
+            async with response, watch.ending(response.close):
                 async for text in _bounded_lines(response.content):
                     line = decoder.decode(text)
+                    order.check(line)
                     if isinstance(line, Failure):
                         raise _error(worker, line)
                     yield line
                     if isinstance(line, PrefillDone | DecodeDone):
                         return
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError, ConnectionError) as exc:
-            raise WorkerUnavailable(worker.name, f"request {call.id}: {type(exc).__name__} {exc}") from exc
+        except _BROKEN as exc:
+            if stop.is_set():
+                raise KvLost(f"request {call.id}: the prefill that it waited for has failed") from exc
+            if watch.late:
+                raise DeadlineExceeded(f"request {call.id}", call.deadline_seconds) from exc
+            why = "it is gone" if worker.gone.is_set() else f"{type(exc).__name__} {exc}"
+            raise WorkerUnavailable(worker.name, f"request {call.id}: {why}") from exc
         raise WorkerUnavailable(worker.name, f"request {call.id}: it broke off in the middle of its answer")
+
+    async def _opened(self, worker: Worker, call: PrefillCall | DecodeCall, watch: "_Watch") -> aiohttp.ClientResponse:
+        """The answer's head: a frozen worker takes a connection and never sends one."""
+        url = f"{worker.registration.address}/v1/{'prefill' if isinstance(call, PrefillCall) else 'decode'}"
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as limit, watch.ending(lambda: limit.reschedule(loop.time())):
+            return await self._session.post(url, data=msgspec.json.encode(call))
+
+
+_BROKEN = (
+    aiohttp.ClientError,
+    TimeoutError,
+    ConnectionError,
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+    WrongLine,
+)
+"""What a broken worker, or one that says nonsense, makes of reading from it."""
 
 
 async def _bounded_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
@@ -99,19 +131,35 @@ async def _bounded_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
         yield rest
 
 
-@asynccontextmanager
-async def _closed_when_gone(worker: Worker, response: aiohttp.ClientResponse) -> AsyncIterator[None]:
-    """A worker that is frozen or cut off keeps its connections: they are closed when it is taken to be gone."""
+@dataclass(slots=True)
+class _Watch:
+    """Ends what is under way when the worker is taken to be gone, at `stop`, or at `until` on the monotonic clock: a worker
+    that is frozen or cut off keeps its connections."""
 
-    async def close() -> None:
-        await worker.gone.wait()
-        response.close()
+    worker: Worker
+    stop: asyncio.Event
+    until: float
 
-    closing = asyncio.create_task(close())
-    try:
-        yield
-    finally:
-        closing.cancel()
+    @property
+    def late(self) -> bool:
+        return time.monotonic() >= self.until
+
+    @asynccontextmanager
+    async def ending(self, end: Callable[[], None]) -> AsyncIterator[None]:
+        async def watch() -> None:
+            events = [asyncio.create_task(event.wait()) for event in (self.worker.gone, self.stop)]
+            try:
+                await asyncio.wait(events, timeout=self.until - time.monotonic(), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for event in events:
+                    event.cancel()
+            end()
+
+        watching = asyncio.create_task(watch())
+        try:
+            yield
+        finally:
+            watching.cancel()
 
 
 def _error(worker: Worker, failure: Failure) -> MooncaskError:
