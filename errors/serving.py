@@ -71,3 +71,24 @@ class BadField(MooncaskError):
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field}: {why}")
         self.field, self.why = field, why
+
+
+class NoSuchCache(MooncaskError):
+    """Also another tenant's: that it is there at all is not told."""
+
+    code, http_status, errno, exit_code = "cache_not_found", 404, _errno.ENOENT, 3
+
+    def __init__(self, cache: str, why: str = "") -> None:
+        again = "create it with POST /v1/caching, or leave it out: the messages are enough"
+        super().__init__(f"there is no cache {cache}{f' ({why})' if why else ''}; {again}")
+        self.cache, self.why = cache, why
+
+
+class StateUnavailable(MooncaskError):
+    """The store of caches and metering does not answer."""
+
+    code, http_status, errno, exit_code = "service_unavailable", 503, _errno.EIO, 69
+
+    def __init__(self, where: str, why: str) -> None:
+        super().__init__(f"the Conductor's state at {where}: {why}; try again when it is there")
+        self.where, self.why = where, why
