@@ -132,6 +132,11 @@ class LiveDispatcher:
         """Requests that wait for a place to decode."""
         return len(self._queue)
 
+    @property
+    def unanswered(self) -> int:
+        """Questions to nodes for a prefix that were not answered in time."""
+        return self._prefixes.unanswered
+
     def models(self) -> list[str]:
         return self.pools.models(time.monotonic())
 

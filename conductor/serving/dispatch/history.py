@@ -4,6 +4,7 @@ Times are wall-clock seconds, durations seconds.
 """
 
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -56,8 +57,9 @@ class Decision(msgspec.Struct):
 
 @dataclass(slots=True)
 class History:
-    """Belongs to the event loop's thread."""
+    """`on_end` hears of every request once, when it has ended. Belongs to the event loop's thread."""
 
+    on_end: Callable[[Decision], None] = lambda decision: None
     rejections: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
@@ -75,6 +77,7 @@ class History:
         decision.rejected, decision.retry_after_seconds, decision.ended = reason, retry_after_seconds, "rejected"
         self.rejections[reason] += 1
         self.outcomes["rejected"] += 1
+        self.on_end(decision)
 
     def first_token(self, decision: Decision, ttft: float) -> None:
         decision.ttft = ttft
@@ -86,6 +89,7 @@ class History:
         if not decision.ended:
             decision.ended, decision.seconds = how, seconds
             self.outcomes[how] += 1
+            self.on_end(decision)
 
     def get(self, request: str) -> Decision | None:
         return self._requests.get(request)
