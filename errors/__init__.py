@@ -24,7 +24,7 @@ MooncaskError
 │   └── of objects (objects.py): PreconditionFailed, ObjectInParts, ObjectTooLarge, MetadataTooLarge, NoSuchUpload,
 │       InvalidPart, InvalidPartOrder, PartTooSmall
 ├── of the Conductor (serving.py): Overloaded, TokenQuotaExceeded, NoSuchModel, NoWorkers, ContextTooLong, BadField,
-│                                     AnswerBroken, NoSuchCache, StateUnavailable
+│                                     AnswerBroken, NoSuchCache, NoSuchWorker, NoSuchRequest, StateUnavailable
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -53,6 +53,8 @@ from mooncask.errors.serving import BadField as BadField
 from mooncask.errors.serving import ContextTooLong as ContextTooLong
 from mooncask.errors.serving import NoSuchCache as NoSuchCache
 from mooncask.errors.serving import NoSuchModel as NoSuchModel
+from mooncask.errors.serving import NoSuchRequest as NoSuchRequest
+from mooncask.errors.serving import NoSuchWorker as NoSuchWorker
 from mooncask.errors.serving import NoWorkers as NoWorkers
 from mooncask.errors.serving import Overloaded as Overloaded
 from mooncask.errors.serving import StateUnavailable as StateUnavailable

@@ -34,6 +34,24 @@ class NoSuchModel(MooncaskError):
         self.model, self.known = model, known
 
 
+class NoSuchWorker(MooncaskError):
+    code, http_status, errno, exit_code = "worker_not_found", 404, _errno.ENOENT, 3
+
+    def __init__(self, worker: str, known: str) -> None:
+        super().__init__(f"there is no worker {worker}; there is {known or 'none at all'}")
+        self.worker, self.known = worker, known
+
+
+class NoSuchRequest(MooncaskError):
+    """Of the last ones, which the Conductor remembers."""
+
+    code, http_status, errno, exit_code = "request_not_found", 404, _errno.ENOENT, 3
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"no request {request} is remembered; its name is the id in its answer, and the last ones are kept")
+        self.request = request
+
+
 class NoWorkers(MooncaskError):
     """A pool has nobody in it, or nobody who answers."""
 
