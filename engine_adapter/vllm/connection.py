@@ -20,13 +20,18 @@ from mooncask.errors import AccessDenied, Busy, DaemonUnavailable, MooncaskError
 log = logging.getLogger(__name__)
 
 FULL_SECONDS = 1.0
+CONNECT_SECONDS = 5.0
+"""Connecting happens in threads; on a busy machine mapping the arena takes longer than a call."""
 
 
 class StoreConnection:
     """Any thread may use it. `faults` counts what went wrong, by class of error."""
 
-    def __init__(self, settings: ConnectorSettings, name: str, shards: Sequence[WorkerHello]) -> None:
-        """Does not connect yet. `shards` are equal but for their shard's and namespace's names."""
+    def __init__(
+        self, settings: ConnectorSettings, name: str, shards: Sequence[WorkerHello], copies: bool = True
+    ) -> None:
+        """Does not connect yet. `shards` are equal but for their shard's and namespace's names; `copies`: blocks are read and
+        written through it, not only asked for."""
         self.settings = settings
         self.shards = list(shards)
         self.faults: Counter[str] = Counter()
@@ -34,7 +39,7 @@ class StoreConnection:
         """One a shard, once they are open; they stay usable over reconnects."""
         self.node = ""
         """What the daemon's node is called, once it is connected."""
-        self._name = name
+        self._name, self._copies = name, copies
         self._client: LocalClient | None = None
         self._patience = Patience()
         self._opening = threading.Lock()
@@ -57,9 +62,15 @@ class StoreConnection:
     def _connect(self) -> None:
         try:
             if self._client is None:
-                self._client = LocalClient.connect(
-                    self.settings.socket, name=self._name, deadline_seconds=self.settings.deadline_seconds
+                client = LocalClient.connect(
+                    self.settings.socket,
+                    name=self._name,
+                    deadline_seconds=CONNECT_SECONDS,
+                    want_write=self._copies,
+                    populate=self._copies,
                 )
+                client.deadline_seconds = self.settings.deadline_seconds
+                self._client = client
             self.node = self._client.status().node
             self.handles = [self._open_namespace(self._client, shard) for shard in self.shards]
         except MooncaskError as error:

@@ -48,6 +48,8 @@ class RequestState:
     """Blocks from the first on that need no saving: saved, being saved, or known to be in the store."""
     tried_at: int = -1
     """`num_preemptions` when a load was planned: one that failed is not tried again."""
+    waits_since: float = 0.0
+    """When it was first held back for want of a connection."""
     promised: Span | None = None
     """What was matched last, until the engine has places for it."""
     loading: Span | None = None

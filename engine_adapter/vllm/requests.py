@@ -6,6 +6,7 @@ For the scheduler's thread. Not here: what is loaded and saved (`scheduling.py`)
 import logging
 import secrets
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
@@ -49,6 +50,11 @@ class Requests:
         if state.chain is None and not state.bypass and self._connected():
             self._begin_chain(state)
         return state.chain is not None
+
+    @property
+    def connecting(self) -> "list[Future[None]]":
+        """The attempt to reach the daemon, while it is under way."""
+        return [] if self._connecting.done() else [self._connecting]
 
     def _begin_chain(self, state: RequestState) -> None:
         request, handle = state.request, self._connection.handles[0]

@@ -13,7 +13,7 @@ import itertools
 import secrets
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,8 +79,10 @@ class SchedulerSide:
     def matched(self, request: EngineRequest, computed_tokens: int) -> int | None:
         """How many tokens after the first `computed_tokens` can be loaded; None while that is being found out."""
         state = self.requests.of(request)
-        if not self._reads or not state.may_load or not self.requests.has_chain(state):
+        if not self._reads or not state.may_load:
             return 0
+        if not self.requests.has_chain(state):
+            return self._not_connected(state)
         start = computed_tokens // self._block_tokens
         found = self.lookups.answer(request.request_id, start, lambda: self._question(state, start))
         if found is None:
@@ -92,6 +94,13 @@ class SchedulerSide:
             state.tried_at = request.num_preemptions
             state.saved = max(state.saved, found.stored)
         return blocks * self._block_tokens
+
+    def _not_connected(self, state: RequestState) -> int | None:
+        """A first connection that is being made is waited for like a look-up; no daemon at all is a miss at once."""
+        if state.bypass or not self.requests.connecting:
+            return 0
+        state.waits_since = state.waits_since or time.monotonic()
+        return None if time.monotonic() - state.waits_since < self.settings.deadline_seconds else 0
 
     def _question(self, state: RequestState, start: int) -> Question:
         keys, request = state.keys(), state.request
@@ -150,7 +159,8 @@ class SchedulerSide:
         self._loads, self._released = [], set()
         self.lookups.sweep()
         self._computing = (time.monotonic(), tokens)
-        if not tokens and not plan.loads and (pending := self.lookups.pending):
+        pending: list[Future[Any]] = [*self.lookups.pending, *self.requests.connecting]
+        if pending and not tokens and not plan.loads:
             wait(pending, IDLE_SECONDS, FIRST_COMPLETED)
         return plan
 
