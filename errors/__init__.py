@@ -24,7 +24,8 @@ MooncaskError
 │   └── of objects (objects.py): PreconditionFailed, ObjectInParts, ObjectTooLarge, MetadataTooLarge, NoSuchUpload,
 │       InvalidPart, InvalidPartOrder, PartTooSmall
 ├── of the Conductor (serving.py): Overloaded, TokenQuotaExceeded, NoSuchModel, NoWorkers, ContextTooLong, BadField,
-│                                     AnswerBroken, NoSuchCache, NoSuchWorker, NoSuchRequest, StateUnavailable
+│                                     AnswerBroken, NoSuchCache, NoSuchWorker, NoSuchRequest, ConductorUnavailable,
+│                                     StateUnavailable
 └── start: the process cannot begin; exit code 78 unless said otherwise
     ├── ConfigError
     │   └── BadArgument    the same on the command line; exit code 2
@@ -50,6 +51,7 @@ from mooncask.errors.peers import PeerChanged as PeerChanged
 from mooncask.errors.peers import PeerUnavailable as PeerUnavailable
 from mooncask.errors.serving import AnswerBroken as AnswerBroken
 from mooncask.errors.serving import BadField as BadField
+from mooncask.errors.serving import ConductorUnavailable as ConductorUnavailable
 from mooncask.errors.serving import ContextTooLong as ContextTooLong
 from mooncask.errors.serving import NoSuchCache as NoSuchCache
 from mooncask.errors.serving import NoSuchModel as NoSuchModel

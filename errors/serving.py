@@ -48,8 +48,18 @@ class NoSuchRequest(MooncaskError):
     code, http_status, errno, exit_code = "request_not_found", 404, _errno.ENOENT, 3
 
     def __init__(self, request: str) -> None:
-        super().__init__(f"no request {request} is remembered; its name is the id in its answer, and the last ones are kept")
+        super().__init__(
+            f"no request {request} is remembered; its name is the id in its answer, and the last ones are kept"
+        )
         self.request = request
+
+
+class ConductorUnavailable(MooncaskError):
+    code, http_status, errno, exit_code = "ConductorUnavailable", 503, _errno.ENOTCONN, 69
+
+    def __init__(self, address: str, why: str) -> None:
+        super().__init__(f'no Conductor at {address}: {why}; start one with "mooncask conductor"')
+        self.address, self.why = address, why
 
 
 class NoWorkers(MooncaskError):

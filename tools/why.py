@@ -14,7 +14,7 @@ import typer
 from mooncask.client.control import Why, WhyBlock
 from mooncask.client.control_client import ControlClient
 from mooncask.errors import BadRequest
-from mooncask.tools.connection import Json, Namespace, Socket, socket_of
+from mooncask.tools.connection import Json, Socket, complete_namespace, socket_of
 from mooncask.tools.exit_codes import ANSWER_IS_NO
 from mooncask.tools.output import Column, console, counted, print_json, print_table
 from mooncask.tools.prompt import Special, Text, TextFile, TokenizerPath, Tokens, prompt_tokens
@@ -23,7 +23,9 @@ _HEX_KEYS = re.compile(r"[\s,0-9a-fA-F]*")
 
 
 def why(
-    namespace: Namespace,
+    namespace: Annotated[
+        str | None, typer.Argument(help="Name of a namespace.", metavar="NS", autocompletion=complete_namespace)
+    ] = None,
     tokens: Tokens = None,
     text: Text = None,
     file: TextFile = None,
@@ -34,10 +36,25 @@ def why(
     ] = None,
     cache_salt: Annotated[str, typer.Option(help="The request's cache_salt.")] = "",
     all_blocks: Annotated[bool, typer.Option("--all", help="Also a line for every block of the prompt.")] = False,
+    request: Annotated[
+        str | None, typer.Option(help="A Conductor's request, by the id in its answer: where it went, and why.")
+    ] = None,
+    conductor: Annotated[str, typer.Option(help="With --request: where the Conductor is.")] = "http://127.0.0.1:9471",
+    token: Annotated[
+        str, typer.Option(envvar="MOONCASK_CONDUCTOR_ADMIN_TOKEN", help="With --request: the Conductor's admin token.")
+    ] = "",
     socket: Socket = None,
     as_json: Json = False,
 ) -> None:
-    """Explain a miss: which block of a prompt is not here, and why. Exit status 0 if all are here, 1 if not."""
+    """Explain a miss: which block of a prompt is not here, and why. Exit status 0 if all are here, 1 if not.
+
+    With --request: one request's way through a Conductor.
+    """
+    if request is not None:
+        _print_request(request, conductor, token, as_json)
+        return
+    if namespace is None:
+        raise BadRequest("why: give a namespace and a prompt, or --request with a request's id")
     ids = prompt_tokens(tokens, text, file, tokenizer, special)
     if (ids is None) == (keys is None):
         raise BadRequest("why: give the prompt with --tokens, with --text or --file and --tokenizer, or with --keys")
@@ -60,6 +77,17 @@ def read_keys(source: str) -> list[str]:
     if not found:
         raise BadRequest(f"{source}: no keys")
     return found
+
+
+def _print_request(request: str, conductor: str, token: str, as_json: bool) -> None:
+    from mooncask.tools import why_request
+
+    page = why_request.ask_conductor(conductor, request, token)
+    if as_json:
+        print_json(msgspec.to_builtins(page))
+        return
+    for line in why_request.story(page):
+        console().print(line, markup=False, soft_wrap=True)
 
 
 def _print(found: Why, all_blocks: bool) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.metadata
 import logging
 import signal
 import time
@@ -11,14 +12,17 @@ from pathlib import Path
 from aiohttp import web
 
 from mooncask.conductor.scheduling.facts import Slo
-from mooncask.conductor.serving.config import Config, secret_of, split_listen
+from mooncask.conductor.serving.config import Config, secret_of, split_listen, told_or_read
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools
 from mooncask.conductor.serving.dispatch.prefixes import Prefixes
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.door.door import Door
-from mooncask.conductor.serving.tenants.gate import make_gate
+from mooncask.conductor.serving.pages.access import PageAccess
+from mooncask.conductor.serving.pages.metrics import ConductorMetrics
+from mooncask.conductor.serving.pages.pages import Pages, Told
+from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate
 from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
 from mooncask.conductor.serving.text.texts import Texts
 from mooncask.conductor.serving.workers_door import WorkersDoor
@@ -84,6 +88,18 @@ def _policy_settings(config: Config) -> PolicySettings:
     )
 
 
+def pages_of(config: Config, dispatcher: LiveDispatcher, gate: TenantGate, door: Door) -> Pages:
+    """The pages under /-/ over what is there."""
+    told = Told(
+        version=importlib.metadata.version("mooncask"),
+        draining=lambda: door.draining,
+        quotas=lambda: gate.quotas.used(time.time()),
+    )
+    metrics = ConductorMetrics(dispatcher, told.quotas, gate.refusals)
+    access = PageAccess(told_or_read(config.admin.token, config.admin.token_file, "admin.token_file"))
+    return Pages(dispatcher, _policy_settings(config), metrics, access, told)
+
+
 async def run(config: Config) -> None:
     """Serves until SIGTERM or SIGINT."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -102,7 +118,9 @@ async def run(config: Config) -> None:
         public = await read_public_prompts(config.public, texts)
         gate = make_gate(config, public, dispatcher.pools.block_tokens)
         door = Door(dispatcher, texts, gate, config.server.body_bytes_max)
-        address = await stack.enter_async_context(listening(door.application(), config.server.listen, "server.listen"))
+        application = door.application()
+        pages_of(config, dispatcher, gate, door).add_to(application)
+        address = await stack.enter_async_context(listening(application, config.server.listen, "server.listen"))
         log.info("clients are served at http://%s/v1", address)
         await stop.wait()
         await door.drain(config.server.drain_seconds)

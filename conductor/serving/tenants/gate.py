@@ -5,6 +5,7 @@ Not here: what is billed (`billing/`), and how much load the workers can take (`
 
 import hmac
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from mooncask.conductor.serving.tenants.classes import HEADER, ClassTable
 from mooncask.conductor.serving.tenants.keys import Key, KeyRing
 from mooncask.conductor.serving.tenants.public_prompts import PublicPrompts
 from mooncask.conductor.serving.tenants.quotas import Limits, Quotas
-from mooncask.errors import ConfigError
+from mooncask.errors import ConfigError, TokenQuotaExceeded
 
 DEFAULT_TENANT = "default"
 """Everybody's, where there are no keys."""
@@ -35,6 +36,8 @@ class TenantGate:
     block_tokens: Callable[[str], int]
     clock: Callable[[], float] = time.time
     quotas: Quotas = field(init=False)
+    refusals: Counter[str] = field(default_factory=Counter)
+    """Requests that were refused for a quota, by tenant."""
     _salts: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,7 +65,11 @@ class TenantGate:
 
     def admit(self, identity: Identity, tokens: int) -> None:
         """Raises TokenQuotaExceeded."""
-        self.quotas.admit(identity.tenant, tokens, self.clock())
+        try:
+            self.quotas.admit(identity.tenant, tokens, self.clock())
+        except TokenQuotaExceeded:
+            self.refusals[identity.tenant] += 1
+            raise
 
     def record(self, identity: Identity, usage: CallUsage) -> None:
         """Gives back what was booked and not used."""
