@@ -28,9 +28,9 @@ class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ServerSection(Section, frozen=True):
     """Where the Conductor is reached, and by whom."""
 
-    listen: str = "127.0.0.1:9471"
+    listen: str = "127.0.0.1:9475"
     """For clients: HOST:PORT."""
-    workers_listen: str = "127.0.0.1:9472"
+    workers_listen: str = "127.0.0.1:9476"
     """For workers, who must know the secret."""
     worker_secret: str = ""
     worker_secret_file: str = ""
@@ -168,7 +168,7 @@ def split_listen(listen: str, key: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
-        raise ConfigError(key, repr(listen), 'must be HOST:PORT, such as "127.0.0.1:9471"')
+        raise ConfigError(key, repr(listen), 'must be HOST:PORT, such as "127.0.0.1:9475"')
     return host, int(port)
 
 
