@@ -39,8 +39,6 @@ from mooncask.errors import (
 
 log = logging.getLogger(__name__)
 
-PAUSES_SECONDS = (0.0, 0.1, 0.4, 1.0)
-"""Before each attempt: who failed may be shunned, or have come back, by then."""
 BEGUN_PRIORITY = 256
 """Whose answer has begun goes before all that have not."""
 PATIENCE_SECONDS = 5.0
@@ -57,6 +55,8 @@ class Limits:
     """Missing tokens that decode computes without a prefill."""
     inline_prefill_tokens: int = 512
     """Missing tokens that decode computes when a prefill has failed to bring them."""
+    pauses_seconds: tuple[float, ...] = (0.0, 0.1, 0.4, 1.0)
+    """One for each attempt, before it: who failed may be shunned, or have come back, by then."""
 
 
 @dataclass(slots=True)
@@ -179,7 +179,8 @@ class LiveDispatcher:
     # --- attempts ---
 
     async def _attempts(self, run: _Run) -> AsyncGenerator[Event]:
-        for attempt, pause in enumerate(PAUSES_SECONDS, 1):
+        last: MooncaskError = NoWorkers("no attempt was made")
+        for attempt, pause in enumerate(self.limits.pauses_seconds, 1):
             run.decision.attempts = attempt
             await asyncio.sleep(pause)
             try:
@@ -206,7 +207,7 @@ class LiveDispatcher:
             raise AnswerBroken(run.job.id, last.message)
         if isinstance(last, Bounced):
             raise Overloaded("every worker that was asked is full", 1.0)
-        raise NoWorkers(f"{len(PAUSES_SECONDS)} attempts failed, the last one: {last.message}")
+        raise NoWorkers(f"{run.decision.attempts} attempts failed, the last one: {last.message}")
 
     async def _attempt(self, run: _Run, admit: bool) -> AsyncGenerator[Event]:
         run.kv_lost = asyncio.Event()
