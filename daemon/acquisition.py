@@ -64,8 +64,8 @@ class Acquisition:
         """Calls `on_arrival` with what came together; items it was not called for are misses."""
         undecided = len(missing)
         try:
-            await self._start(missing)
             async with asyncio.timeout_at(self.deadline):
+                await self._start(missing)
                 while undecided and not self.abandoned:
                     await self._changed.wait()
                     self._changed.clear()

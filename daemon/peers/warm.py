@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 WORKERS = 32
 """Blocks that are being brought at a time: enough for a disk, and for batches from a peer."""
 WAITING_MAX = 1 << 15
+SLICE = 1024
+"""Blocks looked at in one go."""
 SHARE_OF_DRAM = 0.5
 """What all that waits may fill: more would drive itself out."""
 SIZE_UNKNOWN = 1 << 20
@@ -49,11 +51,14 @@ class Warming:
         here: list[bytes] = []
         below: list[bytes] = []
         absent: list[bytes] = []
-        for key in dict.fromkeys(keys):
+        for number, key in enumerate(dict.fromkeys(keys)):
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             slot = namespace.index.get(key) if self._service.store.has(namespace, key) else None
             (absent if slot is None else here if slot in self._service.store.catalogue.dram else below).append(key)
         far = await self._located(namespace, absent)
-        coming = [key for key in dict.fromkeys(keys) if key in {*below, *far}]
+        wanted = far.union(below)
+        coming = [key for key in dict.fromkeys(keys) if key in wanted]
         begun = self._begin(namespace, coming)
         for key in here:
             await self._service.store.warm(namespace, key, time.monotonic())
