@@ -19,6 +19,7 @@ from mooncask.client.wire import CommitState
 from mooncask.daemon.directory.directory import Directory, NodeRecord
 from mooncask.daemon.directory.have import HAVE, Has, Have, decoded
 from mooncask.daemon.directory.suspects import Suspects
+from mooncask.daemon.peers.credible import could_be
 from mooncask.daemon.peers.ledger import PeerFigures, PeerLedger
 from mooncask.daemon.peers.plan import choose_holders
 from mooncask.daemon.peers.spares import Spares
@@ -220,8 +221,7 @@ class _Errand:
             self.ways.directory.not_there(self.pull.ns_id, absent, self.link.peer.incarnation)
 
     def _is_asked(self, key: bytes, block: RemoteBlock) -> bool:
-        """A peer may say anything: what could not be a block of this namespace is none."""
-        if block.key == key and 0 < block.size <= self.ways.service.block_bytes_max and len(block.checksum) == 16:
+        if block.checksum and could_be(block, key, self.ways.service.block_bytes_max):
             return True
         self._wrong(key, "is another block than was asked for")
         return False

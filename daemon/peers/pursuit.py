@@ -18,6 +18,7 @@ import msgspec
 import xxhash
 
 from mooncask.client.wire import CommitState
+from mooncask.daemon.peers.credible import could_be
 from mooncask.daemon.peers.following import (
     FOLLOW,
     TELL_NOW,
@@ -238,8 +239,7 @@ class Pursuit:
         return kept
 
     def _is_asked(self, key: bytes, block: RemoteBlock) -> bool:
-        """A peer may say anything."""
-        return block.key == key and 0 < block.size <= self.ways.service.block_bytes_max
+        return could_be(block, key, self.ways.service.block_bytes_max)
 
     # --- blocks that are coming ---
 

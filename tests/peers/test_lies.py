@@ -1,6 +1,8 @@
 """A real daemon that takes blocks from nodes that lie: their bytes are never served, and who tells the truth is asked next."""
 
 import asyncio
+import mmap
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,26 @@ def nothing(block: HeldBlock) -> HeldBlock:
     return replace(block, checksum=xxh3_128_digest(b""), payload=block.payload[:0])
 
 
+def huge(block: HeldBlock) -> HeldBlock:
+    return replace(block, payload=memoryview(mmap.mmap(-1, 128 << 20)))
+
+
+def deep(block: HeldBlock) -> HeldBlock:
+    return replace(block, depth=1 << 32)
+
+
+def many_tokens(block: HeldBlock) -> HeldBlock:
+    return replace(block, tokens=-1)
+
+
+def long_parent(block: HeldBlock) -> HeldBlock:
+    return replace(block, parent=bytes(1025))
+
+
+def own_parent(block: HeldBlock) -> HeldBlock:
+    return replace(block, parent=block.key)
+
+
 def truth(block: HeldBlock) -> HeldBlock:
     return block
 
@@ -33,7 +55,10 @@ async def asked(nodes: ClusterNodes, addresses: list[str]) -> tuple[Node, list[b
     return await asyncio.to_thread(ask)
 
 
-@pytest.mark.parametrize("lie", [other_bytes, shorter, nothing])
+LIES = [other_bytes, shorter, nothing, huge, deep, many_tokens, long_parent, own_parent]
+
+
+@pytest.mark.parametrize("lie", LIES)
 async def test_a_lie_is_a_miss_and_is_counted(tmp_path: Path, lie: Lie) -> None:
     async with serving(lie, "liar") as address:
         with ClusterNodes(tmp_path) as nodes:
@@ -42,7 +67,8 @@ async def test_a_lie_is_a_miss_and_is_counted(tmp_path: Path, lie: Lie) -> None:
             [peer] = (await asyncio.to_thread(node.peers)).peers
             counters = await asyncio.to_thread(node.counters)
             assert peer.wrong == len(KEYS) == counters["peer_blocks_wrong"] and peer.blocks_pulled == 0
-            assert [tier.reserved_bytes for tier in node.client.status().tiers] == [0, 0]
+            tiers = await asyncio.to_thread(lambda: node.client.status().tiers)
+            assert [(tier.reserved_bytes, tier.blocks) for tier in tiers] == [(0, 0)] * 2
             await asyncio.to_thread(node.daemon.stop)
 
 
@@ -52,4 +78,23 @@ async def test_who_tells_the_truth_is_asked_after_who_does_not(tmp_path: Path) -
             node, found = await asked(nodes, [lying, honest])
             assert found == list(BLOCKS.values())
             assert (await asyncio.to_thread(node.counters))["peer_blocks_pulled"] == len(KEYS)
+            await asyncio.to_thread(node.daemon.stop)
+
+
+class TheSame:
+    """One lease for all blocks."""
+
+    def take(self, count: int) -> Sequence[int]:
+        return [7] * count
+
+
+async def test_one_lease_for_two_blocks_ends_the_link_and_leaves_nothing(tmp_path: Path) -> None:
+    async with serving(truth, "liar", TheSame()) as address:
+        with ClusterNodes(tmp_path) as nodes:
+            node, found = await asked(nodes, [address])
+            assert found == [None] * len(KEYS)
+            [peer] = (await asyncio.to_thread(node.peers)).peers
+            assert peer.failures >= 1 and "one lease for two blocks" in peer.problem
+            tiers = await asyncio.to_thread(lambda: node.client.status().tiers)
+            assert [(tier.reserved_bytes, tier.blocks) for tier in tiers] == [(0, 0)] * 2
             await asyncio.to_thread(node.daemon.stop)

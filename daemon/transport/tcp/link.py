@@ -79,10 +79,13 @@ class TcpLink:
         self, request: messages.Lease | messages.LeaseWriting, deadline: float
     ) -> list[RemoteBlock | None]:
         reply = await self._call(request, deadline, Leased)
-        self._leases.update(number for number in reply.leases if number)
+        numbers = [number for number in reply.leases if number]
         if reply.keys != request.keys:
             self._end("it answered for other keys than it was asked for")
-            raise PeerUnavailable(self._peer.name, self.problem)
+        elif len(set(numbers)) < len(numbers) or not self._leases.isdisjoint(numbers):
+            self._end("it gave one lease for two blocks")  # whoever holds one by its number would lose the other
+        self._raise_if_over()
+        self._leases.update(numbers)
         return remote_blocks(reply)
 
     def release(self, blocks: Sequence[RemoteBlock]) -> None:
