@@ -45,8 +45,17 @@ class Script:
         return hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 
 
+_HELD = f"""
+local function held_of(key)
+  local held = redis.pcall('GET', key)
+  if type(held) ~= 'string' then return false end
+  return string.sub(held, 1, {16 * HOLDERS_MAX})
+end
+"""
+"""Anything may stand in a server that others use too: what is no text is nobody, and no value is longer than ours are."""
+
 ANNOUNCE = Script(
-    f"""
+    f"""{_HELD}
 local me, ttl = ARGV[1], ARGV[2]
 local node, epoch = string.sub(me, 1, 8), string.sub(me, 9, 16)
 local function later(one)
@@ -58,7 +67,7 @@ local function later(one)
 end
 local shared = {{}}
 for i = 1, #KEYS do
-  local held, kept = redis.call('GET', KEYS[i]) or '', {{}}
+  local held, kept = held_of(KEYS[i]) or '', {{}}
   for at = 1, #held - 15, 16 do
     local one = string.sub(held, at, at + 15)
     if string.sub(one, 1, 8) ~= node or later(one) then kept[#kept + 1] = one end
@@ -75,10 +84,11 @@ return shared
 over can't take away what the next one said. Answers the places of those that other nodes have announced as well."""
 
 WITHDRAW = Script(
-    """
+    _HELD
+    + """
 local me, changed = ARGV[1], 0
 for i = 1, #KEYS do
-  local held, kept, found = redis.call('GET', KEYS[i]), {}, false
+  local held, kept, found = held_of(KEYS[i]), {}, false
   if held then
     for at = 1, #held - 15, 16 do
       local one = string.sub(held, at, at + 15)
@@ -96,11 +106,12 @@ return changed
 """KEYS: locations; ARGV: incarnation. Takes out exactly this incarnation."""
 
 RELEASE = Script(
-    """
+    _HELD
+    + """
 local me, live, answers = ARGV[1], {}, {}
 for i = 2, #ARGV do live[ARGV[i]] = true end
 for i = 1, #KEYS do
-  local held, kept, mine, other = redis.call('GET', KEYS[i]) or '', {}, false, false
+  local held, kept, mine, other = held_of(KEYS[i]) or '', {}, false, false
   for at = 1, #held - 15, 16 do
     local one = string.sub(held, at, at + 15)
     if one == me then mine = true else
@@ -121,7 +132,9 @@ RELEASED, STRANGERS = 1, 2
 
 SEEN = Script(
     """
-local before = redis.call('GET', KEYS[1])
+local before = redis.pcall('GET', KEYS[1])
+if type(before) ~= 'string' then before = false end
+if redis.call('TYPE', KEYS[2]).ok ~= 'set' then redis.call('DEL', KEYS[2]) end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 redis.call('SADD', KEYS[2], ARGV[3])
 return before
@@ -131,8 +144,8 @@ return before
 
 GONE = Script(
     """
-local now = redis.call('GET', KEYS[1])
-if now and string.sub(now, 1, 16) == ARGV[1] then
+local now = redis.pcall('GET', KEYS[1])
+if type(now) == 'string' and string.sub(now, 1, 16) == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('SREM', KEYS[2], ARGV[2])
 end

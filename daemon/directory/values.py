@@ -3,11 +3,13 @@
 import msgspec
 
 from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord
+from mooncask.daemon.directory.scripts import HOLDERS_MAX
 
 
 def parsed_incarnations(value: bytes | None) -> list[bytes]:
-    size = INCARNATION_BYTES
-    return [] if value is None else [value[at : at + size] for at in range(0, len(value) - size + 1, size)]
+    """Of a location; no more than are ever put there."""
+    size, end = INCARNATION_BYTES, min(len(value or b""), INCARNATION_BYTES * HOLDERS_MAX)
+    return [] if value is None else [value[at : at + size] for at in range(0, end - size + 1, size)]
 
 
 def parsed_record(value: bytes) -> NodeRecord | None:

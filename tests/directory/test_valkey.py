@@ -1,5 +1,6 @@
 """The directory on a real server, in this process: what nodes tell it and learn from it, and what its absence does."""
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -10,7 +11,8 @@ from directory_server import DirectoryCluster, DirectoryServer
 from directory_world import NS, OTHER_NS, World, found, holders_are, keys_of, soon, until
 
 from mooncask.daemon.config import ClusterSection
-from mooncask.daemon.directory.directory import NodeRecord, new_incarnation
+from mooncask.daemon.directory.directory import NodeRecord, Release, new_incarnation
+from mooncask.daemon.directory.scripts import HOLDERS_MAX, NODE_KEY, NODES_KEY, location_key, namespace_tag
 from mooncask.daemon.directory.valkey_client import open_valkey_directory
 
 
@@ -176,3 +178,41 @@ async def test_three_servers_that_are_a_cluster_do_as_one_does(tmp_path: Path) -
             await found(two, keys[:100], 0)
             await found(two, keys[100:], 1)
             assert [node.name for node in await two.nodes(soon())] == ["n1"]
+
+
+async def test_what_others_have_put_where_locations_and_nodes_are_is_no_news_of_ours(
+    server: DirectoryServer, world: World
+) -> None:
+    keys = [bytes([65 + number]) * 16 for number in range(5)]
+    listed, long, short, *_ = names = [location_key(namespace_tag(NS), key).decode() for key in keys]
+    server.command("RPUSH", listed, "something")
+    server.command("SET", long, "x" * 1_000_000)
+    server.command("SET", short, "x" * 15)
+    server.command("HSET", (NODE_KEY + b"n1").decode(), "a", "b")
+    server.command("SET", NODES_KEY.decode(), "no set")
+    server.command("SET", (NODE_KEY + b"n3").decode(), "no record")
+    async with world.node("n1") as one, world.node("n2") as two:
+        server.command("SADD", NODES_KEY.decode(), "n3", "nobody")
+        assert await two.lookup(NS, keys, soon()) == [[]] * 5
+        one.withdraw(NS, keys)
+        one.announce(NS, keys[:1])
+        one.announce(NS, keys)
+        await found(two, keys, 1)
+        assert int(server.command("STRLEN", names[1])[1:]) <= 16 * HOLDERS_MAX
+        server.command("DEL", listed)
+        server.command("RPUSH", listed, "something")
+        assert not {Release.ELSEWHERE, Release.UNKNOWN} & set(await one.release(NS, keys, soon()))
+        one.withdraw(NS, keys)
+        await found(two, keys, 0)
+        assert world.counters["directory_failures"] == world.counters["directory_lookup_failures"] == 0
+        assert [node.name for node in await two.nodes(soon())] == ["n1"]
+
+
+async def test_a_look_up_that_this_nodes_own_work_made_late_does_not_count_against_the_server(world: World) -> None:
+    keys = keys_of(4)
+    async with world.node("n1") as one:
+        looking = asyncio.create_task(one.lookup(NS, keys, soon(0.3)))
+        await asyncio.sleep(0)
+        time.sleep(0.5)  # noqa: ASYNC251 - as a batch of thousands of blocks does
+        await looking
+        assert one.state == "ok" and world.counters["directory_failures"] == 0
