@@ -12,11 +12,13 @@ N ?= 200
 FAULT_SECONDS ?= 300
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo demo-cluster check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
+.PHONY: help venv demo demo-cluster demo-serve demo-serve-overload check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
 	@echo "make demo-cluster  the same with three nodes, one of them killed half-way (build/demo-cluster.json)"
+	@echo "make demo-serve  chats through a Conductor and four workers, policy by policy (build/demo-serve.json, .md); half an hour"
+	@echo "make demo-serve-overload  the same with admission policies at twice the sustainable rate"
 	@echo "make test        the fast set of tests, at most 12 minutes on 2 cores"
 	@echo "make test-all    every test, what CI runs"
 	@echo "make engines     vLLM on CPU in an environment of its own (build/engines, 3.5 GB), and what SGLang and LMCache tests want"
@@ -47,6 +49,14 @@ demo: $(STAMP)
 demo-cluster: $(STAMP)
 	@mkdir -p build
 	@$(BIN)/mooncask demo-cluster
+
+demo-serve: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/mooncask demo-serve
+
+demo-serve-overload: $(STAMP)
+	@mkdir -p build
+	@$(BIN)/mooncask demo-serve --overload --json build/demo-overload.json
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -70,6 +70,9 @@ COMMANDS: dict[str, Entry] = {
     "demo-cluster": Entry(
         "mooncask.tools.demo.cluster_command:demo_cluster", "The same with three nodes, one of them killed.", STUDIES
     ),
+    "demo-serve": Entry(
+        "mooncask.tools.demo.serving.command:demo_serve", "Chats through a Conductor, policy by policy.", STUDIES
+    ),
     "replay": Entry(
         "mooncask.conductor.replay.command:replay_command", "Hit rates of eviction policies on a trace.", STUDIES
     ),

@@ -64,6 +64,12 @@ class LearnedPrefill:
     def observe(self, tokens: int, prefix: int, seconds: float) -> None:
         self._squares.observe(self._features(tokens, prefix), seconds)
 
+    @property
+    def coefficients(self) -> PolynomialPrefill:
+        """What was learned so far; single ones may be negative."""
+        fixed, linear, quadratic = self._squares.weights
+        return PolynomialPrefill(linear / 1e3, quadratic / 1e8, fixed)
+
 
 class LearnedDecode:
     """Learns fixed, per-request and per-token cost of decode steps, in milliseconds inside for conditioning."""
@@ -82,3 +88,9 @@ class LearnedDecode:
 
     def observe(self, batch: int, context_tokens: int, seconds: float) -> None:
         self._squares.observe(self._features(batch, context_tokens), seconds * 1e3)
+
+    @property
+    def coefficients(self) -> LinearStep:
+        """What was learned so far; single ones may be negative."""
+        fixed, per_request, per_token = self._squares.weights
+        return LinearStep(fixed / 1e3, per_request / 1e4, per_token / 1e8)

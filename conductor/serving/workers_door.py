@@ -2,13 +2,14 @@
 
 import hmac
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from mooncask.client.worker_api import LINE_BYTES_MAX, Leave, Registration, Report
+from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.pools import Pools
 from mooncask.errors import MooncaskError
 
@@ -19,14 +20,15 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class WorkersDoor:
     """Handlers over the Conductor's Pools."""
 
-    def __init__(self, pools: Pools, secret: str) -> None:
-        self._pools, self._secret = pools, secret.encode()
+    def __init__(self, pools: Pools, secret: str, costs: Mapping[str, PoolCosts] | None = None) -> None:
+        self._pools, self._secret, self._costs = pools, secret.encode(), {} if costs is None else costs
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=LINE_BYTES_MAX, middlewares=[self._checked])
         app.router.add_post("/internal/v1/register", self._register)
         app.router.add_post("/internal/v1/report", self._report)
         app.router.add_post("/internal/v1/leave", self._leave)
+        app.router.add_get("/internal/v1/costs", self._learned)
         return app
 
     @web.middleware
@@ -52,6 +54,11 @@ class WorkersDoor:
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         self._pools.leave(await _body(request, Leave))
         return web.json_response({})
+
+    async def _learned(self, request: web.Request) -> web.StreamResponse:
+        """By model: what its prefills and steps cost, as far as that is known by now; what the simulator can be fed with."""
+        told = {model: costs.learned() for model, costs in self._costs.items()}
+        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
 
 
 async def _body(request: web.Request, kind: type[Told]) -> Told:

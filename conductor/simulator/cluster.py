@@ -33,6 +33,21 @@ Positive = Annotated[int, Meta(ge=1)]
 NotNegative = Annotated[int, Meta(ge=0)]
 Seconds = Annotated[float, Meta(gt=0)]
 Rate = Annotated[float, Meta(gt=0)]
+Coefficient = Annotated[float, Meta(ge=0)]
+
+
+class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`model.costs = "measured"`: the coefficients of a model and its hardware, as a Conductor learned them. Seconds."""
+
+    kv_bytes_per_token: Positive
+    layers: Positive
+    prefill_linear: Rate
+    prefill_quadratic: Coefficient = 0.0
+    prefill_fixed: Coefficient = 0.0
+    step_fixed: Rate
+    step_per_request: Coefficient = 0.0
+    step_per_token: Rate
+    """Above 0: a step is never independent of what it reads."""
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -41,7 +56,9 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     name: str = "llama3-70b"
     gpu: str = "a800-80g"
     gpus_per_node: Positive = 8
-    costs: Literal["fitted", "analytical"] = "fitted"
+    costs: Literal["fitted", "analytical", "measured"] = "fitted"
+    measured: Measured | None = None
+    """With `costs = "measured"`, and then instead of `name` and `gpu`."""
     predictor: Literal["exact", "learned"] = "exact"
     mfu: Annotated[float, Meta(gt=0, le=1)] = 0.5
 
@@ -135,12 +152,25 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         check_name("cache.policy", self.cache.policy, POLICY_NAMES)
         find_model(self.model.name)
         find_gpu(self.model.gpu)
+        if (self.model.costs == "measured") is (self.model.measured is None):
+            raise BadArgument(
+                "model.measured",
+                "missing" if self.model.measured is None else "given",
+                'with costs = "measured", and only then',
+            )
+        if self.model.measured is not None and not self.vram_tokens:
+            raise BadArgument("vram_tokens", "0", "at least 1 where costs are measured: no GPU is known then")
         if self.kv_capacity_tokens < self.block_tokens:
             raise BadArgument("vram_tokens", str(self.kv_capacity_tokens), "the weights leave no room for one block")
 
     @property
     def kv_bytes_per_token(self) -> int:
-        return find_model(self.model.name).kv_bytes_per_token
+        measured = self.model.measured
+        return measured.kv_bytes_per_token if measured else find_model(self.model.name).kv_bytes_per_token
+
+    @property
+    def layers(self) -> int:
+        return self.model.measured.layers if self.model.measured else find_model(self.model.name).layers
 
     @property
     def kv_capacity_tokens(self) -> int:
@@ -157,12 +187,16 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         return Threshold(s.threshold, s.priority_classes, s.priority_reserve)
 
     def prefill_costs(self) -> PolynomialPrefill:
+        if (told := self.model.measured) is not None:
+            return PolynomialPrefill(told.prefill_linear, told.prefill_quadratic, told.prefill_fixed)
         if self.model.costs == "fitted":
             return FITTED_PREFILL
         shape, gpu = find_model(self.model.name), find_gpu(self.model.gpu)
         return analytical_prefill(shape, gpu, self.model.gpus_per_node, self.model.mfu)
 
     def decode_costs(self) -> LinearStep:
+        if (told := self.model.measured) is not None:
+            return LinearStep(told.step_fixed, told.step_per_request, told.step_per_token)
         if self.model.costs == "fitted":
             return FITTED_DECODE
         return analytical_decode(find_model(self.model.name), find_gpu(self.model.gpu), self.model.gpus_per_node)

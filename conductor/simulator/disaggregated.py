@@ -8,7 +8,6 @@ See `outcome.py` for what is measured.
 import random
 from dataclasses import dataclass, field
 
-from mooncask.conductor.models.analytical import find_model
 from mooncask.conductor.models.cost import DecodeModel, PrefillModel
 from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
 from mooncask.conductor.models.link import Port, transfer, transfer_seconds
@@ -69,7 +68,7 @@ class DisaggregatedCluster:
         self.kv_bytes = cluster.kv_bytes_per_token
         self.prefill_model = _prefill_predictor(cluster)
         self._decode_model = _decode_predictor(cluster)
-        self._layers = find_model(cluster.model.name).layers
+        self._layers = cluster.layers
         self._classes = random.Random(cluster.seed)
         self._flights: dict[int, _Flight] = {}
         self._build_nodes()

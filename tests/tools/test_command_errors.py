@@ -18,7 +18,7 @@ from mooncask.tools.exit_codes import MEANINGS, exit_code_table, with_table
 
 PAGE = Path(__file__).parents[2] / "docs/CLI.md"
 HEAVY = {"numpy", "msgspec", "aiohttp", "torch", "transformers", "obstore", "uvloop", "xxhash"}
-ENGINE = {"demo", "demo-cluster"}
+ENGINE = {"demo", "demo-cluster", "demo-serve"}
 """Needs torch to be loaded."""
 
 

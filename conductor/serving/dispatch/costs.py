@@ -12,6 +12,16 @@ FETCH_BYTES_PER_SECOND = 1e9
 FETCH_HALF_BYTES = 64 << 20
 
 
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a Conductor has learned of one model's pool: seconds, tokens, bytes."""
+
+    prefill: PolynomialPrefill
+    step: LinearStep
+    token_bytes: float
+    fetch_bytes_per_second: float
+
+
 @dataclass(slots=True)
 class PoolCosts:
     """`PrefillCosts` for placement, of one model's pool. Not safe for concurrent use."""
@@ -39,6 +49,9 @@ class PoolCosts:
     def pace(self) -> float:
         """Seconds a token of a prompt of ordinary length."""
         return self.prefill.seconds(1024, 0) / 1024
+
+    def learned(self) -> Learned:
+        return Learned(self.prefill.coefficients, self.decode.coefficients, self.token_bytes, self.fetch_rate)
 
     def observe_fetch(self, size_bytes: float, seconds: float) -> None:
         if size_bytes > 0 and seconds > 0:
