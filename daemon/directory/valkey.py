@@ -100,6 +100,8 @@ class ValkeyDirectory:
         self._up_seconds = 0.0
         """When it answered again. A call from before that says nothing of it."""
         self._why = "not reached yet"
+        self._twin = ""
+        """What is wrong when two nodes write one record in turn."""
         self._known = False
         """Whether the server has heard of this run since it was reached."""
         self._retell = asyncio.Event()
@@ -109,7 +111,7 @@ class ValkeyDirectory:
     @property
     def state(self) -> str:
         if not self._down_since:
-            return f"partly down: {len(self._parts)} of its shards do not answer" if self._parts else "ok"
+            return f"partly down: {len(self._parts)} of its shards do not answer" if self._parts else self._twin or "ok"
         return f"down since {time.strftime('%H:%M:%S', time.localtime(self._down_since))}: {self._why}"
 
     @property
@@ -330,11 +332,13 @@ class ValkeyDirectory:
         milliseconds = int(self._ttl_seconds * 1000)
         before = await self._server.run(SEEN, keys, [value, milliseconds, record.name.encode()], deadline)
         forgotten = before is None or before[:INCARNATION_BYTES] != self._me
-        if forgotten and self._known and before is not None:
-            log.error("another run of a node called %s is in the directory: names must differ", record.name)
+        twin = f"another node is called {record.name} too" if forgotten and self._known and before is not None else ""
+        if twin and not self._twin:
+            log.error("%s: names must differ; what either has is found only now and then", twin)
+        self._twin = twin
         if time.monotonic() - self._read_seconds >= self._ttl_seconds / 3 or self._down_since or forgotten:
             await self._read_nodes(deadline)
-        if self._down_since or forgotten:
+        if self._down_since or (forgotten and not twin):
             log.info("the directory answers, and is told what this node has")
             self._down_since, self._known, self._up_seconds = 0.0, True, time.monotonic()
             self._retell.set()

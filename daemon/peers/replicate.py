@@ -131,6 +131,8 @@ class Replication:
         for node in nodes:
             if to in (node.name, node.address):
                 return node
+        if to == self._service.config.node.name:
+            raise BadRequest(f'"{to}" is this node itself')
         known = ", ".join(sorted(node.name for node in nodes)) or "none"
         raise BadRequest(f'no node "{to[:80]}" is known here now; known are: {known}')
 

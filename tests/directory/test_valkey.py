@@ -216,3 +216,14 @@ async def test_a_look_up_that_this_nodes_own_work_made_late_does_not_count_again
         time.sleep(0.5)  # noqa: ASYNC251 - as a batch of thousands of blocks does
         await looking
         assert one.state == "ok" and world.counters["directory_failures"] == 0
+
+
+async def test_two_nodes_of_one_name_say_so_as_long_as_both_are_there(world: World) -> None:
+    async with world.node("n1", ttl=0.6) as one:
+        async with world.node("n1", ttl=0.6) as twin:
+            for node in (one, twin):
+                await until(lambda node=node: node.state == "another node is called n1 too")  # type: ignore[misc]
+            retold = world.counters["directory_retold"]
+            await asyncio.sleep(0.5)
+            assert world.counters["directory_retold"] <= retold + 1, "nothing is gained by telling all again and again"
+        await until(lambda: one.state == "ok")
