@@ -1,15 +1,17 @@
 """What every test must leave behind: nothing. Threads, descriptors, child processes, mounts and /dev/shm are counted around each.
 
-Mounts in the temporary folders of another run of the tests, which may go on beside this one, are not counted.
+Mounts in the temporary folders of another run of the tests, which may go on beside this one, are not counted, nor what other
+processes have in /dev/shm.
 """
 
 import gc
+import os
 import signal
 import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -48,6 +50,20 @@ class Resources:
             shared_memory=frozenset(path.name for path in Path("/dev/shm").iterdir()),
             mounts=_mounts(temporary),
         )
+
+    def without_those_of_others(self) -> "Resources":
+        """What a living process that is not of this run has mapped from /dev/shm is not ours."""
+        family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+        others = "\n".join(_maps(pid) for pid in psutil.pids() if pid not in family)
+        ours = frozenset(name for name in self.shared_memory if f"/dev/shm/{name}" not in others)
+        return replace(self, shared_memory=ours)
+
+
+def _maps(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/maps").read_text()
+    except OSError:
+        return ""  # it has ended, or is another user's
 
 
 def _children() -> frozenset[int]:
@@ -91,7 +107,7 @@ def leaves_nothing_behind(request: pytest.FixtureRequest, tmp_path_factory: pyte
     left = leaks(before, Resources.now(temporary))
     if left:  # seldom: collecting garbage after each of two thousand tests would take minutes
         settle(before)
-        left = leaks(before, Resources.now(temporary))
+        left = leaks(before, Resources.now(temporary).without_those_of_others())
     assert not left, f"{request.node.name} left behind: {left}"
 
 
