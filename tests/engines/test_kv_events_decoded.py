@@ -30,7 +30,7 @@ def test_vllms_classes_decode_every_event() -> None:
     high = (1 << 64) - 1
     events = [AllBlocksCleared(), BlockStored([7, high], None, [1, 2, 3, 4], 2), BlockRemoved([high])]
     sent = encode(12.5, events, arrays=False).hex()
-    done = subprocess.run([python, "-c", DECODE, sent], capture_output=True, text=True, timeout=SECONDS)
+    done = subprocess.run([python, "-c", DECODE, sent], capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("decoded ")]
     seconds, rank, found = json.loads(line.removeprefix("decoded "))
