@@ -2,8 +2,8 @@
 
 A worker serves POST /v1/prefill, /v1/decode and /v1/role, and GET /v1/state; the Conductor serves POST /internal/v1/register,
 /report and /leave. Every request carries `Authorization: Bearer SECRET`. The answers of prefill and decode are streams: one
-JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure. A connection that is closed cancels its
-request, and the worker stops within a step.
+JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure; a line that is empty says that the worker
+is alive. A connection that is closed cancels its request, and the worker stops within a step.
 
 Durations are seconds; token ids are those of the model. Nothing here does I/O.
 """
@@ -19,6 +19,8 @@ LINE_BYTES_MAX = 16 << 20
 REPORT_SECONDS = 0.25
 """Workers report at least this often; who is silent for GONE_SECONDS is taken to be gone."""
 GONE_SECONDS = 2.0
+ALIVE_SECONDS = 5.0
+"""A worker that has nothing to say in a stream for so long sends an empty line."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
@@ -109,7 +111,7 @@ class Report(Message, frozen=True, kw_only=True):
     free_slots: int = 0
     free_tokens: int = 0
     requests: list[str] = []
-    """Ids of what runs or waits here: what the Conductor does not know of is cancelled."""
+    """Ids of what runs or waits here, from whichever Conductor."""
     steps: list[Step] = []
     """A sample of the decode steps since the last report."""
     draining: bool = False

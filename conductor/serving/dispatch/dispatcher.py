@@ -10,7 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mooncask.client.hashing import root
 from mooncask.client.prompt_keys import prompt_keys
@@ -73,6 +73,10 @@ class _Run:
     failed_workers: set[str] = field(default_factory=set)
     kv_lost: asyncio.Event = field(default_factory=asyncio.Event)
     """This attempt's prefill has failed before decode had a token."""
+    prefilled: bool = False
+    """This attempt's prefill is whole."""
+    compute_all: bool = False
+    """What a whole prefill stored did not reach decode: the store does not carry it, so decode computes the prompt."""
 
     @property
     def tokens(self) -> list[int]:
@@ -194,6 +198,7 @@ class LiveDispatcher:
                 run.decision.failures.append(exc.message)
                 log.info("request %s, attempt %d: %s", run.job.id, attempt, exc.message)
                 last = exc
+                run.compute_all |= isinstance(exc, KvLost) and run.prefilled
             finally:
                 self.books.prefills.pop(run.job.id, None)
                 self.books.decodes.pop(run.job.id, None)
@@ -210,10 +215,13 @@ class LiveDispatcher:
         raise NoWorkers(f"{run.decision.attempts} attempts failed, the last one: {last.message}")
 
     async def _attempt(self, run: _Run, admit: bool) -> AsyncGenerator[Event]:
-        run.kv_lost = asyncio.Event()
+        run.kv_lost, run.prefilled = asyncio.Event(), False
         prompt, keys = await self._look_up(run)
         costs, policies = self.costs_of(run.job.model), self._policies_of(run.job)
         placement = self._placer.place(prompt, policies, costs, run.decision, run.failed_workers, admit)
+        if run.compute_all:
+            self.books.prefills.pop(run.job.id, None)
+            placement = replace(placement, prefill=None)
         prefill = self._prefilling(run, placement, keys)
         try:
             if prefill is not None:
@@ -245,6 +253,7 @@ class LiveDispatcher:
 
         def done(line: PrefillDone) -> None:
             self.books.prefills.pop(job.id, None)
+            run.prefilled = True
             self._learn(worker, line)
 
         def failed(error: Exception) -> None:

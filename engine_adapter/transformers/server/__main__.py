@@ -42,6 +42,7 @@ def main(
         LoadPolicy.AUTO
     ),
     deadline_seconds: Annotated[float, typer.Option(min=0.001, help="How long the store may take to answer.")] = 2.0,
+    drain_seconds: Annotated[float, typer.Option(min=0, help="At SIGTERM, for what is under way.")] = 15.0,
     log_level: Annotated[LogLevel, typer.Option(help="On stderr.")] = LogLevel.INFO,
 ) -> None:
     """Serves prefills or answers until SIGTERM. The secret it shares with the Conductor is in MOONCASK_WORKER_SECRET."""
@@ -63,7 +64,8 @@ def main(
             model_name=model_name,
         )
         address = StoreAddress(socket, namespace, mode, deadline_seconds)
-        asyncio.run(run(WorkerServer(settings, model, dtype, block_tokens, address, Options(prefill_chunk, load))))
+        server = WorkerServer(settings, model, dtype, block_tokens, address, Options(prefill_chunk, load))
+        asyncio.run(run(server, drain_seconds))
     except MooncaskError as exc:
         log.error("%s", exc)
         raise typer.Exit(exc.exit_code) from exc

@@ -68,8 +68,11 @@ class DecodeEngine:
         """Tokens of prompt and answer that one request may have together."""
         return min(self._model.positions_max, self._slots.capacity_tokens)
 
-    def submit(self, call: DecodeCall, tell: Tell) -> None:
-        """Admits the answer and says so; it ends with a DecodeDone or a Failure. Raises Busy without a slot, ContextTooLong."""
+    def submit(self, call: DecodeCall, tell: Tell) -> Callable[[], None]:
+        """Admits the answer and says so; it ends with a DecodeDone or a Failure. Raises Busy without a slot, ContextTooLong.
+
+        Returns what cancels this very answer, and no later one of the same request.
+        """
         if len(call.tokens) + call.max_tokens > self.positions_max:
             raise ContextTooLong(len(call.tokens), call.max_tokens, self.positions_max)
         with self._changed:
@@ -79,13 +82,23 @@ class DecodeEngine:
             self._free.remove(slot)
             answer = self._answers[call.id] = Answer(call, slot, self._slots.buffer(slot), tell)
         tell(Admitted())
-        self._loaders.submit(self._guarded, [answer], lambda: self._load(answer))
+        try:
+            self._loaders.submit(self._guarded, [answer], lambda: self._load(answer))
+        except RuntimeError:  # closed in this moment
+            self._end(answer, Failure(kind=FailureKind.CANCELLED, message="this worker is being stopped"))
+        return lambda: self._cancel(answer)
 
     def cancel(self, request: str) -> None:
         """That answer ends within a step, or when the store has answered. Unknown ids are ignored."""
         with self._changed:
-            if answer := self._answers.get(request):
-                answer.cancelled = True
+            answer = self._answers.get(request)
+        if answer is not None:
+            self._cancel(answer)
+
+    def _cancel(self, answer: Answer) -> None:
+        with self._changed:
+            answer.cancelled = True
+            self._changed.notify()
 
     def load(self) -> DecodeLoad:
         with self._changed:
@@ -217,8 +230,9 @@ class DecodeEngine:
     def _end(self, answer: Answer, line: DecodeDone | Failure) -> None:
         self._leave(answer)
         with self._changed:
-            if self._answers.pop(answer.call.id, None) is None:
-                return
+            if self._answers.get(answer.call.id) is not answer:
+                return  # it has ended, and a later one of the same request may be here
+            del self._answers[answer.call.id]
             self._free.append(answer.slot)
             self._changed.notify()
         answer.tell(line)

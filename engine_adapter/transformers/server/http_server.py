@@ -101,7 +101,7 @@ async def _sent(request: web.Request, stream: LineStream) -> web.StreamResponse:
     await response.prepare(request)
     encoder = msgspec.json.Encoder()
     async for lines in stream:
-        await response.write(b"".join(encoder.encode(line) + b"\n" for line in lines))
+        await response.write(b"".join(encoder.encode(line) + b"\n" for line in lines) or b"\n")  # a sign of life
     await response.write_eof()
     return response
 
@@ -111,7 +111,7 @@ async def _body(request: web.Request, kind: type[Body]) -> Body | Failure:
         return msgspec.json.decode(await request.read(), type=kind)
     except web.HTTPRequestEntityTooLarge:
         return Failure(kind=FailureKind.REFUSED, message=f"a call has at most {LINE_BYTES_MAX} bytes")
-    except msgspec.DecodeError as exc:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
         return Failure(kind=FailureKind.REFUSED, message=f"not a {kind.__name__}: {exc}")
 
 

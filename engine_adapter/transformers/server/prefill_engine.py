@@ -5,6 +5,7 @@ import itertools
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mooncask.client.worker_api import (
@@ -36,6 +37,8 @@ class _Waiting:
     call: PrefillCall = field(compare=False)
     tell: Tell = field(compare=False)
     since: float = field(compare=False)
+    left_tokens: int = field(compare=False)
+    """Still to be computed."""
     cancelled: bool = field(compare=False, default=False)
 
 
@@ -65,30 +68,47 @@ class PrefillEngine:
     def positions_max(self) -> int:
         return self._engine.model.positions_max
 
-    def submit(self, call: PrefillCall, tell: Tell) -> None:
-        """Queues the prompt and says so; it ends with a PrefillDone or a Failure. Raises Busy, ContextTooLong."""
+    def submit(self, call: PrefillCall, tell: Tell) -> Callable[[], None]:
+        """Queues the prompt and says so; it ends with a PrefillDone or a Failure. Raises Busy, ContextTooLong.
+
+        Returns what cancels this very prefill, and no later one of the same request.
+        """
         if len(call.tokens) > self.positions_max:
             raise ContextTooLong(len(call.tokens), 0, self.positions_max)
         with self._changed:
             if len(self._calls) >= WAITING_MAX or self._closed or call.id in self._calls:
                 raise Busy(f"a place among {WAITING_MAX} waiting prompts for request {call.id}")
-            waiting = _Waiting((-call.priority, next(self._number)), call, tell, time.monotonic())
+            order = (-call.priority, next(self._number))
+            waiting = _Waiting(order, call, tell, time.monotonic(), len(call.tokens))
             self._calls[call.id] = waiting
             before = len(self._calls) - 1
             heapq.heappush(self._heap, waiting)
             self._changed.notify()
         tell(Admitted(waiting=before))
+        return lambda: self._cancel(waiting)
 
     def cancel(self, request: str) -> None:
         """That prefill ends before its next chunk. What it has stored stays. Unknown ids are ignored."""
         with self._changed:
-            if waiting := self._calls.get(request):
-                waiting.cancelled = True
+            waiting = self._calls.get(request)
+        if waiting is not None:
+            self._cancel(waiting)
+
+    def _cancel(self, waiting: _Waiting) -> None:
+        """One that waits leaves at once."""
+        with self._changed:
+            waiting.cancelled = True
+            if waiting not in self._heap:
+                return
+            self._heap.remove(waiting)
+            heapq.heapify(self._heap)
+            del self._calls[waiting.call.id]
+        waiting.tell(Failure(kind=FailureKind.CANCELLED, message="cancelled"))
 
     def load(self) -> PrefillLoad:
         with self._changed:
             running = int(self._running is not None)
-            tokens = sum(len(waiting.call.tokens) for waiting in self._calls.values())
+            tokens = sum(waiting.left_tokens for waiting in self._calls.values())
             return PrefillLoad(len(self._calls) - running, running, tokens, tuple(self._calls))
 
     def close(self) -> None:
@@ -121,8 +141,9 @@ class PrefillEngine:
             return Failure(kind=FailureKind.CANCELLED, message="cancelled")
         try:
             return self._prefill(waiting)
-        except MooncaskError as exc:
-            return Failure(kind=FailureKind.REFUSED, message=exc.message, error=type(exc).__name__)
+        except MooncaskError as exc:  # of the store or the model: what the caller asked for was checked before
+            log.warning("prefill %s failed: %s", waiting.call.id, exc)
+            return Failure(kind=FailureKind.INTERNAL, message=exc.message, error=type(exc).__name__)
         except Exception as exc:
             log.exception("prefill %s failed", waiting.call.id)
             text = f"{type(exc).__name__}: {exc}; the worker's log has more"
@@ -135,6 +156,7 @@ class PrefillEngine:
         hit = session.match(keys)
         session.expect(keys[len(hit) :], EXPECT_SECONDS)
         waiting.tell(Started(cached_tokens=len(hit) * engine.layout.block_tokens))
+        waiting.left_tokens -= len(hit) * engine.layout.block_tokens
         job = PrefillJob(engine, session, call.tokens, keys, lambda: not waiting.cancelled)
         prefix = job.run(hit)
         if waiting.cancelled:

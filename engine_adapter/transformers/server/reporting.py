@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -30,6 +31,9 @@ class Reporter:
         self._heard = time.monotonic()
         self._known = False
         self._registered = 0.0
+        self._refusal = ""
+        self._role = roles.role
+        self._beside: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
         """Registers and reports. Says once when the Conductor goes and when it comes back."""
@@ -39,32 +43,63 @@ class Reporter:
             try:
                 await self._report_until_cancelled(session)
             finally:
+                for task in self._beside:
+                    task.cancel()
                 await self._leave(session)
 
     async def _report_until_cancelled(self, session: aiohttp.ClientSession) -> None:
         pause = REPORT_SECONDS
         while True:
             try:
-                if self._me is None or not self._known or self._is_incomplete():
-                    self._me = await self._register(session)
-                await self._report(session, self._me)
+                if self._me is None or not self._known:
+                    await self._register(session)
+                elif self._is_incomplete():
+                    self._registered = time.monotonic()
+                    self._do_beside(self._register(session))
+                if self._me is not None and self._known:
+                    await self._report(session, self._me)
                 pause = REPORT_SECONDS
             except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as exc:
                 pause = min(AGAIN_SECONDS_MAX, pause * 2)
                 self._not_heard(exc)
+            except Exception:  # the top of this task: a worker that falls silent would be lost
+                pause = AGAIN_SECONDS_MAX
+                log.exception("telling the Conductor at %s failed", self._base)
             await asyncio.sleep(pause)
+
+    def _do_beside(self, work: Coroutine[Any, Any, None]) -> None:
+        """What takes long, beside the reports: who is silent is taken to be gone."""
+
+        async def logged() -> None:
+            try:
+                await work
+            except (aiohttp.ClientError, TimeoutError) as exc:
+                log.info("could not tell the Conductor at %s: %r", self._base, exc)
+            except Exception:
+                log.exception("what the Conductor at %s wants could not be done", self._base)
+
+        task = asyncio.create_task(logged())
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
 
     def _is_incomplete(self) -> bool:
         """There was no daemon: nothing matches until the Conductor knows the namespace."""
         return self._me is not None and self._me.hashing is None and time.monotonic() - self._registered > STORE_SECONDS
 
-    async def _register(self, session: aiohttp.ClientSession) -> Registration:
+    async def _register(self, session: aiohttp.ClientSession) -> None:
         me = await asyncio.to_thread(self._registration)
         async with session.post(f"{self._base}/register", data=msgspec.json.encode(me)) as response:
-            response.raise_for_status()
-        self._known, self._registered = True, time.monotonic()
+            if response.status != 200:
+                self._refused(f"{response.status} {(await response.text())[:500]}")
+                return
+        self._known, self._registered, self._heard, self._me = True, time.monotonic(), time.monotonic(), me
+        self._refusal = ""
         log.info("registered with the Conductor at %s", self._base)
-        return me
+
+    def _refused(self, why: str) -> None:
+        if why != self._refusal:
+            log.error("the Conductor at %s does not take this worker: %s", self._base, why)
+        self._refusal = why
 
     async def _report(self, session: aiohttp.ClientSession, me: Registration) -> None:
         body = msgspec.json.encode(self._roles.report(me.name, me.incarnation))
@@ -75,9 +110,10 @@ class Reporter:
         self._known = answer.known
         for request in answer.cancel:
             self._roles.cancel(request)
-        if answer.role is not None and answer.role is not self._roles.role:
+        if answer.role is not None and answer.role not in (self._roles.role, self._role):
             log.info("the role is %s from now on", answer.role)
-            await asyncio.to_thread(self._roles.set, answer.role)
+            self._do_beside(asyncio.to_thread(self._roles.set, answer.role))
+        self._role = answer.role or self._roles.role
 
     def _not_heard(self, why: Exception) -> None:
         """A Conductor that is gone reads no answers: its requests are ended with their connections, and the rest here."""

@@ -41,16 +41,14 @@ class Roles:
         engine = self._prefill if self._takes(Role.PREFILL) else None
         if engine is None:
             raise Busy(f"this worker takes no prefill (its role is {self.role})")
-        engine.submit(call, tell)
-        return lambda: engine.cancel(call.id)
+        return engine.submit(call, tell)
 
     def decode(self, call: DecodeCall, tell: Tell) -> Callable[[], None]:
         """Begins, and returns what cancels it. Raises Busy, ContextTooLong."""
         engine = self._decode if self._takes(Role.DECODE) else None
         if engine is None:
             raise Busy(f"this worker takes no answers (its role is {self.role})")
-        engine.submit(call, tell)
-        return lambda: engine.cancel(call.id)
+        return engine.submit(call, tell)
 
     def cancel(self, request: str) -> None:
         for engine in (self._prefill, self._decode):
@@ -75,6 +73,11 @@ class Roles:
             steps=self._decode.take_steps() if self._decode is not None else [],
             draining=self.draining,
         )
+
+    @property
+    def busy(self) -> bool:
+        """Something runs or waits here."""
+        return any(engine is not None and engine.load().requests for engine in (self._prefill, self._decode))
 
     def close(self) -> None:
         """Ends everything as cancelled."""

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import secrets
 import signal
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from mooncask.errors import ConfigError, MooncaskError
 
 log = logging.getLogger(__name__)
 
+DRAIN_POLL_SECONDS = 0.05
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -90,7 +92,7 @@ class WorkerServer:
         """Its address, while it serves and reports. Raises ConfigError when it can't listen there."""
         host, port = _listen_address(self.settings)
         door = WorkerDoor(self.roles, self.registration, self.model.vocabulary, self.settings.secret)
-        runner = web.AppRunner(door.application(), handler_cancellation=True, access_log=None)
+        runner = web.AppRunner(door.application(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port)
@@ -103,10 +105,12 @@ class WorkerServer:
                 asyncio.create_task(Reporter(url, self.settings.secret, self.roles, self.registration).run())
                 for url in self.settings.conductors
             ]
-            yield self._address
-            for task in reporters:
-                task.cancel()
-            await asyncio.gather(*reporters, return_exceptions=True)
+            try:
+                yield self._address
+            finally:
+                for task in reporters:
+                    task.cancel()
+                await asyncio.gather(*reporters, return_exceptions=True)
         finally:
             await runner.cleanup()
 
@@ -155,12 +159,26 @@ def _listen_address(settings: ServerSettings) -> tuple[str, int]:
     return host, int(port)
 
 
-async def run(server: WorkerServer) -> None:
-    """Serves until SIGTERM or SIGINT. What runs then is cancelled."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+async def run(server: WorkerServer, drain_seconds: float) -> None:
+    """Serves until SIGTERM or SIGINT; what runs then may end within `drain_seconds`, or until the second signal."""
+    loop, stop, hurry = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    async with server.serving() as address:
-        log.info("%s %s serves %s at %s", server.settings.role, server.settings.name, server.model.name, address)
-        await stop.wait()
-        await asyncio.to_thread(server.close)
+        loop.add_signal_handler(number, lambda: hurry.set() if stop.is_set() else stop.set())
+    try:
+        async with server.serving() as address:
+            log.info("%s %s serves %s at %s", server.settings.role, server.settings.name, server.model.name, address)
+            await stop.wait()
+            await _drained(server.roles, hurry, drain_seconds)
+            await asyncio.to_thread(server.close)
+    finally:
+        await asyncio.to_thread(server.close)  # its threads would keep a process that could not listen
+
+
+async def _drained(roles: Roles, hurry: asyncio.Event, seconds: float) -> None:
+    """Takes nothing new; returns when nothing runs any more, or the time is over."""
+    roles.draining = True
+    until = time.monotonic() + seconds
+    while roles.busy and not hurry.is_set() and time.monotonic() < until:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DRAIN_POLL_SECONDS):
+                await hurry.wait()
