@@ -10,11 +10,9 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from mooncask.client.hashing import root
-from mooncask.client.prompt_keys import prompt_keys
-from mooncask.client.worker_api import DecodeCall, DecodeDone, Hashing, PrefillCall, PrefillDone, Step, Tokens
+from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Step, Tokens
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
@@ -24,6 +22,7 @@ from mooncask.conductor.serving.dispatch.policy_table import PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
 from mooncask.conductor.serving.dispatch.prefilling import Prefilling
 from mooncask.conductor.serving.dispatch.prefixes import Held, Prefixes
+from mooncask.conductor.serving.dispatch.run import Run
 from mooncask.conductor.serving.dispatch.slot_queue import SlotQueue
 from mooncask.conductor.serving.dispatch.worker_client import Bounced, KvLost, WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
@@ -57,60 +56,6 @@ class Limits:
     """Missing tokens that decode computes when a prefill has failed to bring them."""
     pauses_seconds: tuple[float, ...] = (0.0, 0.1, 0.4, 1.0)
     """One for each attempt, before it: who failed may be shunned, or have come back, by then."""
-
-
-@dataclass(slots=True)
-class _Run:
-    """One job on its way."""
-
-    job: Job
-    decision: Decision
-    hashing: Hashing | None
-    until: float
-    """On the monotonic clock; what is not ended by then is given up."""
-    begun: bool = False
-    committed: list[int] = field(default_factory=list)
-    failed_workers: set[str] = field(default_factory=set)
-    kv_lost: asyncio.Event = field(default_factory=asyncio.Event)
-    """This attempt's prefill has failed before decode had a token."""
-    prefilled: bool = False
-    """This attempt's prefill is whole."""
-    compute_all: bool = False
-    """What a whole prefill stored did not reach decode: the store does not carry it, so decode computes the prompt."""
-
-    @property
-    def tokens(self) -> list[int]:
-        return self.job.tokens + self.committed
-
-    @property
-    def left_seconds(self) -> float:
-        return max(0.001, self.until - time.monotonic())
-
-    def end(self) -> Ended | None:
-        """Of an answer that lost its worker when all of its tokens were there; None while some are missing."""
-        if self.committed and self.committed[-1] in self.job.sampling.stop_tokens:
-            reason = "stop"
-        elif len(self.committed) >= self.job.max_tokens:
-            reason = "length"
-        else:
-            return None
-        self.decision.output_tokens = len(self.committed)
-        return Ended(reason, len(self.committed), self.decision.cached_tokens)
-
-    def keys(self) -> list[bytes]:
-        """Of the full blocks of the prompt and what was answered; none without a store."""
-        told = self.hashing
-        if told is None:
-            return []
-        fingerprint, salt = bytes.fromhex(told.fingerprint), bytes.fromhex(told.tenant_salt)
-        return prompt_keys(
-            lambda extra: root(fingerprint, salt + extra, told.hash),
-            self.tokens,
-            told.block_tokens,
-            self.job.cache_salt,
-            self.job.public_tokens,
-            told.hash,
-        )
 
 
 class LiveDispatcher:
@@ -156,7 +101,7 @@ class LiveDispatcher:
             raise Overloaded(f"{self._running} requests are being served", 1.0)
         started, how = time.monotonic(), "cancelled"
         hashing = self.pools.any_of(job.model).hashing
-        run = _Run(job, self._decision(job), hashing, started + job.deadline_seconds)
+        run = Run(job, self._decision(job), hashing, started + job.deadline_seconds)
         self.history.add(run.decision)
         self._running += 1
         try:
@@ -182,7 +127,7 @@ class LiveDispatcher:
 
     # --- attempts ---
 
-    async def _attempts(self, run: _Run) -> AsyncGenerator[Event]:
+    async def _attempts(self, run: Run) -> AsyncGenerator[Event]:
         last: MooncaskError = NoWorkers("no attempt was made")
         for attempt, pause in enumerate(self.limits.pauses_seconds, 1):
             run.decision.attempts = attempt
@@ -214,7 +159,7 @@ class LiveDispatcher:
             raise Overloaded("every worker that was asked is full", 1.0)
         raise NoWorkers(f"{run.decision.attempts} attempts failed, the last one: {last.message}")
 
-    async def _attempt(self, run: _Run, admit: bool) -> AsyncGenerator[Event]:
+    async def _attempt(self, run: Run, admit: bool) -> AsyncGenerator[Event]:
         run.kv_lost, run.prefilled = asyncio.Event(), False
         prompt, keys = await self._look_up(run)
         costs, policies = self.costs_of(run.job.model), self._policies_of(run.job)
@@ -235,7 +180,7 @@ class LiveDispatcher:
             if prefill is not None:
                 await prefill.end()
 
-    def _prefilling(self, run: _Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
+    def _prefilling(self, run: Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
         """Begins it. Its blocks are expected on the worker's node from now on."""
         worker, job, lost = placement.prefill, run.job, run.kv_lost
         if worker is None:
@@ -273,7 +218,7 @@ class LiveDispatcher:
         )
         costs.prefill.observe(line.prompt_tokens, line.cached_tokens, line.seconds)
 
-    async def _look_up(self, run: _Run) -> tuple[Prompt, list[bytes]]:
+    async def _look_up(self, run: Run) -> tuple[Prompt, list[bytes]]:
         """Also what nodes hold of it now."""
         job = run.job
         keys = run.keys()
@@ -287,7 +232,7 @@ class LiveDispatcher:
         prompt = Prompt(job.id, job.model, len(run.tokens), self._table.rank(job.service_class), block_tokens, held)
         return prompt, keys
 
-    async def _take_slot(self, run: _Run, prompt: Prompt, placement: Placement) -> Worker:
+    async def _take_slot(self, run: Run, prompt: Prompt, placement: Placement) -> Worker:
         eta = time.monotonic() + placement.ttft_seconds
 
         def find() -> Worker | None:
@@ -299,7 +244,7 @@ class LiveDispatcher:
         run.decision.decode_worker = worker.name
         return worker
 
-    def _decode_call(self, run: _Run, placement: Placement) -> DecodeCall:
+    def _decode_call(self, run: Run, placement: Placement) -> DecodeCall:
         job, prefilled = run.job, placement.prefill is not None
         return DecodeCall(
             id=job.id,
@@ -315,7 +260,7 @@ class LiveDispatcher:
             deadline_seconds=run.left_seconds,
         )
 
-    async def _decode(self, run: _Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
+    async def _decode(self, run: Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
         entry = self.books.decodes[run.job.id]
         try:
             async with self._client.stream(worker, call, run.kv_lost) as lines:
@@ -339,19 +284,19 @@ class LiveDispatcher:
             self._worker_failed(run, worker, exc)
             raise
 
-    def _token(self, run: _Run, entry: DecodeEntry) -> None:
+    def _token(self, run: Run, entry: DecodeEntry) -> None:
         if entry.started is None:
             entry.started = time.monotonic()
             if not run.committed:
                 self.history.first_token(run.decision, entry.started - run.job.received_seconds)
 
-    def _done(self, run: _Run, entry: DecodeEntry, line: DecodeDone) -> Ended:
+    def _done(self, run: Run, entry: DecodeEntry, line: DecodeDone) -> Ended:
         self.books.answered(entry, time.monotonic())
         run.decision.cached_tokens, run.decision.output_tokens = line.cached_tokens, len(run.committed)
         cached = min(line.cached_tokens, run.decision.matched_tokens)
         return Ended(line.reason, len(run.committed), cached, line.faults)
 
-    def _worker_failed(self, run: _Run, worker: Worker, error: Exception) -> None:
+    def _worker_failed(self, run: Run, worker: Worker, error: Exception) -> None:
         run.failed_workers.add(worker.name)
         if isinstance(error, WorkerUnavailable):
             self.pools.failed(worker, time.monotonic())
