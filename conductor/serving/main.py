@@ -31,13 +31,15 @@ from mooncask.errors import AddressInUse
 log = logging.getLogger(__name__)
 
 SWEEP_SECONDS = 0.25
+CLOSING_SECONDS = 1.0
+"""For handlers that still run when a listener closes: draining is over by then."""
 
 
 @contextlib.asynccontextmanager
 async def listening(app: web.Application, listen: str, key: str) -> AsyncIterator[str]:
     """The address of an application while it is served: HOST:PORT. Raises AddressInUse."""
     host, port = split_listen(listen, key)
-    runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=CLOSING_SECONDS)
     await runner.setup()
     try:
         try:
@@ -107,7 +109,7 @@ async def run(config: Config) -> None:
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
         dispatcher = await stack.enter_async_context(dispatching(config))
-        workers = WorkersDoor(dispatcher.pools, secret_of(config.server)).application()
+        workers = WorkersDoor(dispatcher.pools, secret_of(config.server), dispatcher.costs).application()
         address = await stack.enter_async_context(
             listening(workers, config.server.workers_listen, "server.workers_listen")
         )
