@@ -4,6 +4,8 @@ Equal digests mean equal families, salts and whole prefixes. Nothing depends on 
 order or on the width of the caller's integers. Not here: what a family must contain (`family.py` and the adapters).
 """
 
+import sys
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
@@ -16,6 +18,8 @@ from mooncask.errors import BadRequest
 
 Tokens = Sequence[int] | npt.NDArray[Any]
 
+U32 = "I" if array("I").itemsize == 4 else "L"
+"""`array`'s name of 32 bits here."""
 _NAMESPACE_DOMAIN = b"mooncask namespace 1\0"
 
 
@@ -82,12 +86,27 @@ def _tails(extras: Sequence[bytes] | None, blocks: int, has_partial: bool) -> Se
 
 def _token_bytes(tokens: Tokens) -> bytes:
     """Tokens as u32 little endian."""
-    array = np.asarray(tokens)
-    if array.size == 0:
+    if isinstance(tokens, list) and tokens and (packed := _packed(tokens)) is not None:
+        return packed
+    given = np.asarray(tokens)
+    if given.size == 0:
         return b""
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise BadRequest(f"tokens must be a flat sequence of integers in [0, 2^32); got {array.dtype} {array.shape}")
-    low, high = int(array.min()), int(array.max())
+    if given.ndim != 1 or given.dtype.kind not in "iu":
+        raise BadRequest(f"tokens must be a flat sequence of integers in [0, 2^32); got {given.dtype} {given.shape}")
+    low, high = int(given.min()), int(given.max())
     if low < 0 or high >= 1 << 32:
         raise BadRequest(f"token {low if low < 0 else high} lies outside [0, 2^32)")
-    return array.astype("<u4").tobytes()
+    return given.astype("<u4").tobytes()
+
+
+def _packed(tokens: list[int]) -> bytes | None:
+    """The same for a list, several times faster than by way of numpy; None for what is better looked at closely."""
+    if isinstance(tokens[0], bool):
+        return None
+    try:
+        packed = array(U32, tokens)
+    except (OverflowError, TypeError):
+        return None
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
