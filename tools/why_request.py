@@ -126,7 +126,7 @@ def _outcome(page: RequestPage) -> str:
     first = f"first token after {told.ttft:.3f} s ({predicted})" if told.ttft else f"no token yet ({predicted})"
     if not told.ended:
         return f"{first}; it is still running"
-    loaded = f", {told.cached_tokens:,} tokens of the prompt loaded and not computed" if told.cached_tokens else ""
+    loaded = f"; decode loaded {told.cached_tokens:,} tokens of the prompt" if told.cached_tokens else ""
     return (
         f"{first}; ended by {told.ended} after {told.seconds:.3f} s with {counted(told.output_tokens, 'token')}{loaded}"
     )

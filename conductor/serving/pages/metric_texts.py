@@ -9,7 +9,7 @@ COUNTERS = {
     "retries": "Attempts at requests beyond the first one.",
     "prompt_tokens": "Tokens of the prompts of requests that have ended.",
     "matched_tokens": "Tokens of those prompts that were found in a node's store when they were placed.",
-    "cached_tokens": "Tokens of those prompts whose KV decode loaded and did not compute.",
+    "cached_tokens": "Matched tokens whose KV was then loaded and not computed: what clients are told as cached.",
     "output_tokens": "Tokens of answers.",
     "unanswered_lookups": "Questions to nodes for a prefix that were not answered in time.",
 }

@@ -85,8 +85,10 @@ class ConductorMetrics:
         if decision.rejected:
             self.rejections[model, of_class, REASONS.get(decision.rejected, FULL)] += 1
         self.sums["retries", model] += decision.attempts - 1
-        for name in ("prompt_tokens", "matched_tokens", "cached_tokens", "output_tokens"):
-            self.sums[name, model] += getattr(decision, name)
+        self.sums["prompt_tokens", model] += decision.prompt_tokens
+        self.sums["matched_tokens", model] += decision.matched_tokens
+        self.sums["cached_tokens", model] += min(decision.cached_tokens, decision.matched_tokens)
+        self.sums["output_tokens", model] += decision.output_tokens
         if decision.ttft:
             self.ttft.setdefault((model, of_class), Buckets(TTFT_BOUNDS)).observe(decision.ttft)
 
