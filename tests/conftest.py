@@ -55,7 +55,8 @@ class Resources:
         """What a living process that is not of this run has mapped from /dev/shm is not ours."""
         family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
         others = "\n".join(_maps(pid) for pid in psutil.pids() if pid not in family)
-        ours = frozenset(name for name in self.shared_memory if f"/dev/shm/{name}" not in others)
+        paths = (Path("/dev/shm") / name for name in self.shared_memory)
+        ours = frozenset(path.name for path in paths if str(path) not in others and path.exists())
         return replace(self, shared_memory=ours)
 
 
