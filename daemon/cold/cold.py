@@ -117,8 +117,7 @@ class Cold:
     def _deleted(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
         ns_id = self._id_of(namespace)
         for key in keys:
-            if self._world.index.has(ns_id, key):
-                self._world.hide(ns_id, key)
+            self._world.hide(ns_id, key)
 
     # --- for people ---
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mooncask.daemon.cold.bucket import BucketFault
 from mooncask.daemon.cold.choice import dead_packs, to_merge
@@ -67,7 +68,10 @@ class Collecting:
     async def _bury(self) -> None:
         world, section = self._world, self._world.section
         own = [pack for pack in world.index.packs if pack.node in world.owned]
-        dead = {pack.name: pack for pack in dead_packs(own, world.writing, section.capacity, section.keep, time.time())}
+        dead = {
+            pack.name: pack
+            for pack in dead_packs(own, world.writing | world.reading, section.capacity, section.keep, time.time())
+        }
         touched = dead.keys() | world.dead_blocks.keys()
         for path, file in list(world.files.items()):
             if not touched.isdisjoint(file.packs) and self._is_owned(path):
@@ -87,7 +91,7 @@ class Collecting:
     async def _rewrite(self, paths: Sequence[str], dead: frozenset[PackName]) -> None:
         """These index objects of one node become one, without what is dead. First the new one, then the old ones go."""
         world = self._world
-        namespaces, packs = dict[bytes, NamespaceEntry](), list[tuple[PackEntry, list[bytes]]]()
+        namespaces, packs = dict[bytes, NamespaceEntry](), list[_Kept]()
         for path in paths:
             body = await self._read(path)
             if body is None:
@@ -98,12 +102,12 @@ class Collecting:
         if packs:
             kept = list(namespaces.values())
             columns = {one.ns_id: number for number, one in enumerate(kept)}
-            await self._write(paths[-1], IndexBody(kept, [_owned_by(pack, ids, columns) for pack, ids in packs]))
+            await self._write(paths[-1], IndexBody(kept, [_owned_by(one.entry, one.ns_ids, columns) for one in packs]))
         for path in paths:
             await world.bucket.delete(path)
             world.files.pop(path, None)
-        for pack, _ in packs:
-            world.dead_blocks.pop(_name(pack), None)
+        for one in packs:
+            self._are_out(_name(one.entry), one.gone)
         for name in dead:
             world.dead_blocks.pop(name, None)
 
@@ -119,9 +123,15 @@ class Collecting:
             log.error("%s of the bucket is of no use: %s", path, error)
             return None
 
-    def _without_dead(self, entry: PackEntry, owners: Sequence[bytes]) -> tuple[PackEntry, list[bytes]]:
-        """The pack's blocks that live, and the namespace of each."""
-        dead = self._world.dead_blocks.get(_name(entry), set())
+    def _are_out(self, pack: PackName, gone: set[tuple[bytes, bytes]]) -> None:
+        """The index object names these no more; what has died meanwhile it does."""
+        dead = self._world.dead_blocks.pop(pack, set()) - gone
+        if dead:
+            self._world.dead_blocks[pack] = dead
+
+    def _without_dead(self, entry: PackEntry, owners: Sequence[bytes]) -> "_Kept":
+        """The pack's blocks that live."""
+        dead = set(self._world.dead_blocks.get(_name(entry), ()))
         ids = [owners[owner] for owner in numbers(entry.owners)]
         keep = [i for i, key in enumerate(entry.keys) if (ids[i], key) not in dead]
         offsets, lengths = numbers(entry.offsets), numbers(entry.lengths)
@@ -137,7 +147,7 @@ class Collecting:
             column([offsets[i] for i in keep]),
             column([lengths[i] for i in keep]),
         )
-        return kept, [ids[i] for i in keep]
+        return _Kept(kept, [ids[i] for i in keep], dead)
 
     async def _write(self, old_path: str, body: IndexBody) -> None:
         """In the folder of the node whose packs these are; its own run goes on counting, that of a dead one does not."""
@@ -194,6 +204,15 @@ class Collecting:
                 name = PackName(named.run.incarnation, named.number)
                 if world.index.pack(name) is None and name not in world.writing:
                     self._due_later(name, found.path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A pack for a new index object, the namespace of each of its blocks, and those that it has no more."""
+
+    entry: PackEntry
+    ns_ids: list[bytes]
+    gone: set[tuple[bytes, bytes]]
 
 
 def _name(entry: PackEntry) -> PackName:

@@ -32,6 +32,8 @@ FLIGHTS_MAX = 1 << 16
 HELD_SECONDS = 0.05
 """A block that has come can't leave before those that waited for it had their turn."""
 CLOSE_SECONDS = 2.0
+RECORD_EXTRA_BYTES_MAX = 4096
+"""Of a record beside its payload."""
 SPARE_SECONDS = 0.01
 """Before the deadline a read is given up by itself, so that it is known that the bucket was too slow."""
 
@@ -100,6 +102,8 @@ class Fetching:
         world = self._world
         if len(self._flights) >= FLIGHTS_MAX or self._closed or not world.usable() or not world.may_have(ns_id, key):
             return None
+        if world.index.length(ns_id, key) > self._service.block_bytes_max + RECORD_EXTRA_BYTES_MAX:
+            return None  # nothing that this node could keep: it is not read to find that out
         loop = asyncio.get_running_loop()
         flight = self._flights[Key(namespace.id, key)] = _Flight(ns_id, key, deadline, loop.create_future())
         if not self._wanted:
@@ -176,7 +180,8 @@ class Fetching:
         if (facts.ns_id, facts.key) != (flight.ns_id, flight.key):
             self._wrong(flight, "another block than was asked for")
             return None
-        return found if 0 < facts.size <= self._service.block_bytes_max else None
+        fits = 0 < facts.size <= self._service.block_bytes_max and facts.parent != facts.key
+        return found if fits else None
 
     def _wrong(self, flight: _Flight, why: str) -> None:
         """Not to be read again."""

@@ -113,6 +113,11 @@ class ColdIndex:
     def add(self, pack: Pack, blocks: Iterable[Block]) -> Sequence[Block]:
         """A pack and what is in it. Returns the blocks that are found in an older pack, of which there is one more copy now; of two
         packs the smaller name is the older. Of a pack that is known already, what is found nowhere now is added."""
+        self.begin(pack)
+        return self.extend(pack.name, blocks)
+
+    def begin(self, pack: Pack) -> None:
+        """As `add`, for a pack whose blocks come some at a time: `extend`."""
         number = self._numbers.get(pack.name)
         if number is None:
             number = self._free.pop() if self._free else len(self._packs)
@@ -121,6 +126,13 @@ class ColdIndex:
         known = self._packs[number]
         assert known is not None
         known.shadowed = known.left_out = 0
+
+    def extend(self, name: PackName, blocks: Iterable[Block]) -> Sequence[Block]:
+        """More blocks of a pack, as from `add`. Without effect when it was dropped meanwhile."""
+        number = self._numbers.get(name)
+        known = None if number is None else self._packs[number]
+        if number is None or known is None:
+            return []
         return [block for block in blocks if self._add_block(known, number, block)]
 
     def _add_block(self, pack: Pack, number: int, block: Block) -> bool:

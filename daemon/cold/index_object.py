@@ -10,6 +10,7 @@ from sys import byteorder
 import msgspec
 import xxhash
 
+from mooncask.daemon.cold.names import PACKS, parse_run
 from mooncask.daemon.cold.pack import (
     CHECKSUM_BYTES,
     HEADER_BYTES,
@@ -111,6 +112,9 @@ def _check(pack: PackEntry, namespaces: int) -> None:
         raise BadObject("a pack's columns are of different lengths")
     if len(pack.incarnation) != 16 or len(pack.key_id) != 8 or not 0 <= pack.number < 1 << 32:
         raise BadObject("a pack without a proper name")
+    run = parse_run(f"{PACKS}{pack.node}/{pack.incarnation[8:].hex()}", PACKS)
+    if run is None or run.incarnation != pack.incarnation:
+        raise BadObject("a pack of a node that it can't be of")
     if any(not 0 < len(key) <= KEY_BYTES_MAX for key in pack.keys):
         raise BadObject("a key that is none")
     ends = zip(numbers(pack.offsets), numbers(pack.lengths), strict=True)

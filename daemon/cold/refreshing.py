@@ -104,15 +104,14 @@ class Refreshing:
             world.namespaces.update((one.ns_id, one) for one in body.namespaces)
         names = []
         for entry in body.packs:
-            names.append(self._add(entry, owners))
-            await asyncio.sleep(0)
+            names.append(await self._add(entry, owners))
         world.files[found.path] = IndexFile(found.size, tuple(names))
 
-    def _add(self, entry: PackEntry, owners: Sequence[bytes]) -> PackName:
+    async def _add(self, entry: PackEntry, owners: Sequence[bytes]) -> PackName:
         world, name = self._world, PackName(entry.incarnation, entry.number)
         pack = Pack(name, entry.node, entry.size, entry.created, entry.key_id)
         columns = zip(numbers(entry.owners), entry.keys, numbers(entry.offsets), numbers(entry.lengths), strict=True)
-        world.index.add(pack, (Block(owners[owner], key, offset, length) for owner, key, offset, length in columns))
+        await world.take_in(pack, (Block(owners[owner], key, offset, length) for owner, key, offset, length in columns))
         return name
 
     def drop(self, name: PackName) -> None:

@@ -55,7 +55,6 @@ class Spilling:
         self._gathered: dict[Name, Candidate] = {}
         self._gathered_bytes = 0
         self._gathering_since = 0.0
-        self._busy: set[Name] = set()
         self._slots = asyncio.Semaphore(max(1, min(WRITES_MAX, section.queue_max // (2 * section.pack))))
         self._writes: set[asyncio.Task[None]] = set()
         self._ids: dict[int, bytes] = {}
@@ -105,7 +104,7 @@ class Spilling:
 
     def _consider(self, candidate: Candidate, now: float) -> None:
         name = (self.id_of(candidate.namespace), candidate.key)
-        if name in self._gathered or name in self._busy or self._world.index.has(*name):
+        if name in self._gathered or name in self._world.packing or self._world.index.has(*name):
             return
         if self._spared.get(name, 0.0) > time.monotonic():
             return
@@ -126,16 +125,16 @@ class Spilling:
         gathered, self._gathered, self._gathered_bytes = self._gathered, {}, 0
         await self._slots.acquire()
         try:
-            self._busy.update(gathered)
+            self._world.packing.update(gathered)
             await self._refresh()
             wanted = await self._not_elsewhere(gathered)
         except BaseException:
             self._slots.release()
-            self._busy.difference_update(gathered)
+            self._world.packing.difference_update(gathered)
             raise
         if not wanted:
             self._slots.release()
-            self._busy.difference_update(gathered)
+            self._world.packing.difference_update(gathered)
             return
         task = asyncio.get_running_loop().create_task(self._write(wanted, set(gathered)))
         self._writes.add(task)
@@ -189,7 +188,7 @@ class Spilling:
             log.exception("spilling failed by a fault of this daemon")
         finally:
             self._slots.release()
-            self._busy.difference_update(busy)
+            self._world.packing.difference_update(busy)
 
     async def _write_pack(self, waiting: list[tuple[Name, Candidate]]) -> list[tuple[Name, Candidate]]:
         """One pack and its index object; what did not fit into it."""
@@ -204,6 +203,7 @@ class Spilling:
             taken += 1
             payload = await self._leaving.payload(candidate)
             if payload is not None:
+                world.hidden.pop((ns_id, candidate.key), None)  # it is here again
                 specs[ns_id] = candidate.namespace.spec
                 await asyncio.to_thread(builder.add, _facts(ns_id, payload), payload.view)
         if builder.blocks:
@@ -226,11 +226,12 @@ class Spilling:
         encoded = await asyncio.to_thread(encode_index, world.run.incarnation, number, body, world.sealing)
         await world.bucket.put(index_path(world.run, number), encoded)
         pack = Pack(builder.name, world.run.node, builder.size, created, world.sealing.key_id)
-        world.index.add(pack, builder.blocks)
+        await world.take_in(pack, iter(builder.blocks))
         world.namespaces.update((one.ns_id, one) for one in body.namespaces)
         world.files[index_path(world.run, number)] = IndexFile(len(encoded), (builder.name,))
         for block in builder.blocks:
-            world.hidden.pop((block.ns_id, block.key), None)
+            if (block.ns_id, block.key) in world.hidden:  # deleted while it was on its way
+                world.forget(block.ns_id, block.key)
         world.counters["cold_spilled_blocks"] += len(builder.blocks)
         world.counters["cold_spilled_bytes"] += builder.size
         world.counters["cold_packs_written"] += 1

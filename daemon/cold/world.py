@@ -1,13 +1,16 @@
 """What the parts of the cold tier share: the bucket, what is known of it, how it does, and the node's own place in it."""
 
+import asyncio
 import logging
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from mooncask.daemon.cold.bucket import Bucket
 from mooncask.daemon.cold.health import Health, Pace
-from mooncask.daemon.cold.index import ColdIndex, Pack, PackName
+from mooncask.daemon.cold.index import Block, ColdIndex, Pack, PackName
 from mooncask.daemon.cold.index_object import NamespaceEntry
 from mooncask.daemon.cold.names import Run
 from mooncask.daemon.cold.sealing import Sealing
@@ -16,6 +19,7 @@ from mooncask.daemon.service import Service
 
 log = logging.getLogger(__name__)
 
+SLICE = 1024
 HIDDEN_MAX = 1 << 16
 """Blocks that were deleted here by name. Of other nodes' packs the longest ago are forgotten, and then found again."""
 PATIENCE_SECONDS = 0.25
@@ -40,6 +44,10 @@ class World:
     """Index objects that were read, by path."""
     writing: set[PackName] = field(default_factory=set)
     """Packs of this run that are on their way."""
+    reading: set[PackName] = field(default_factory=set)
+    """Packs whose blocks are being taken into the index."""
+    packing: set[tuple[bytes, bytes]] = field(default_factory=set)
+    """Blocks that are gathered into packs now."""
     dead_blocks: dict[PackName, set[tuple[bytes, bytes]]] = field(default_factory=dict)
     """Blocks of owned packs that are dead, and that their index object still names."""
     hidden: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
@@ -72,6 +80,17 @@ class World:
         if self.health.failed(f"{what}: {why}", time.monotonic(), time.time()):
             log.warning("the bucket %s is not usable: %s: %s", self.section.bucket, what, why)
 
+    async def take_in(self, pack: Pack, blocks: Iterator[Block]) -> None:
+        """Into the index, some at a time: a pack may have tens of thousands."""
+        self.reading.add(pack.name)
+        try:
+            self.index.begin(pack)
+            while some := list(islice(blocks, SLICE)):
+                self.index.extend(pack.name, some)
+                await asyncio.sleep(0)
+        finally:
+            self.reading.discard(pack.name)
+
     def may_have(self, ns_id: bytes, key: bytes) -> bool:
         return self.index.has(ns_id, key) and (ns_id, key) not in self.hidden
 
@@ -84,7 +103,7 @@ class World:
 
     def hide(self, ns_id: bytes, key: bytes) -> None:
         """Deleted here by name: dead where the pack is ours to change, and in any case not to be found by this node."""
-        if self.forget(ns_id, key) is None:
+        if self.forget(ns_id, key) is None and (ns_id, key) not in self.packing:
             return
         self.hidden[(ns_id, key)] = None
         if len(self.hidden) > HIDDEN_MAX:

@@ -262,3 +262,18 @@ def test_many_readers_of_one_block_cause_one_read(nodes: Nodes) -> None:
         reader.join(60.0)
     assert right == [True] * 16
     assert two.counters()["cold_reads"] == 1
+
+
+@pytest.mark.slow
+def test_what_is_deleted_while_it_is_on_its_way_into_the_bucket_does_not_come_back(nodes: Nodes) -> None:
+    one = nodes.start("n1", pack_wait="20ms")
+    blocks = blocks_of(range(1, 151), 4096)
+    for number, (key, payload) in enumerate(blocks.items()):
+        one.put({key: payload})
+        time.sleep(number % 10 * 0.01)  # so that it is met in every state
+        one.client.evict(one.namespace(), [key])
+    one.put(blocks_of([1000]))
+    known_blocks = one.counters().get("cold_spilled_blocks", 0)
+    spilled(one, known_blocks + 1)
+    assert known_blocks > 5, "some were there before they were deleted"
+    assert one.get(list(blocks)) == [None] * len(blocks)

@@ -29,6 +29,7 @@ from mooncask.daemon.cold.sealing import NO_KEY_ID, AesGcm, Plain, Sealing, key_
 from mooncask.tiers.checksum import payload_checksum
 
 RUN = bytes(range(16))
+NODE = f"n1-{RUN[:8].hex()}"
 NAME = PackName(RUN, 7)
 IDENTITY = identity_of(PACK_MAGIC, *NAME)
 KEY = bytes(range(32))
@@ -124,7 +125,7 @@ def test_what_is_not_encrypted_is_not_believed_where_there_is_a_key() -> None:
 
 def body(sealing: Sealing) -> IndexBody:
     blocks = [Block(b"n" * 16, b"key %d" % i, 80 + 100 * i, 100) for i in range(3)]
-    pack = Pack(NAME, "n1-0123456789abcdef", 80 + 300, 1_700_000_000, sealing.key_id)
+    pack = Pack(NAME, NODE, 80 + 300, 1_700_000_000, sealing.key_id)
     namespace = NamespaceEntry(b"n" * 16, "kv-1", {"model": "m"}, "tp=any", "default", b"f" * 16)
     return IndexBody([namespace], [pack_entry(pack, blocks, [b"n" * 16])])
 
@@ -152,12 +153,14 @@ def test_an_index_object_with_a_changed_or_missing_byte_is_refused(data: st.Data
 @pytest.mark.parametrize(
     "pack",
     [
-        PackEntry(RUN, 1, "n", 100, 0, NO_KEY_ID, [b"k"], struct.pack("<I", 0), struct.pack("<I", 90), struct.pack("<I", 20)),
-        PackEntry(RUN, 1, "n", 100, 0, NO_KEY_ID, [b"k"], struct.pack("<I", 1), struct.pack("<I", 0), struct.pack("<I", 20)),
-        PackEntry(RUN, 1, "n", 100, 0, NO_KEY_ID, [b"k"], b"", struct.pack("<I", 0), struct.pack("<I", 20)),
-        PackEntry(b"short", 1, "n", 100, 0, NO_KEY_ID, [], b"", b"", b""),
+        PackEntry(RUN, 1, NODE, 100, 0, NO_KEY_ID, [b"k"], struct.pack("<I", 0), struct.pack("<I", 90), struct.pack("<I", 20)),
+        PackEntry(RUN, 1, NODE, 100, 0, NO_KEY_ID, [b"k"], struct.pack("<I", 1), struct.pack("<I", 0), struct.pack("<I", 20)),
+        PackEntry(RUN, 1, NODE, 100, 0, NO_KEY_ID, [b"k"], b"", struct.pack("<I", 0), struct.pack("<I", 20)),
+        PackEntry(b"short", 1, NODE, 100, 0, NO_KEY_ID, [], b"", b"", b""),
+        PackEntry(bytes(16), 1, NODE, 100, 0, NO_KEY_ID, [], b"", b"", b""),
+        PackEntry(RUN, 1, f"../../{NODE}", 100, 0, NO_KEY_ID, [], b"", b"", b""),
     ],
-    ids=["beyond the end", "unknown namespace", "short column", "no incarnation"],
+    ids=["beyond the end", "unknown namespace", "short column", "no incarnation", "another node", "a path"],
 )  # fmt: skip
 def test_an_index_object_that_contradicts_itself_is_refused(pack: PackEntry) -> None:
     namespace = NamespaceEntry(bytes(16), "kv", {}, "", "", b"")
