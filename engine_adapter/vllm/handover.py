@@ -56,5 +56,11 @@ class HandOver:
         return ""
 
 
+def wants_description(params: Mapping[str, Any] | None) -> bool:
+    """A router asks how this engine's keys are made: `{"mooncask": {"describe": true}}`."""
+    found = (params or {}).get(FIELD)
+    return isinstance(found, Mapping) and found.get("describe") is True
+
+
 def wants_remote_decode(params: Mapping[str, Any] | None) -> bool:
     return bool((params or {}).get("do_remote_decode"))

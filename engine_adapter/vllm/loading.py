@@ -23,7 +23,7 @@ class Load:
     """`blocks` is how many were copied so far, from the first on."""
 
     def __init__(self, plan: LoadPlan, connection: StoreConnection, planes: KvPlanes, counters: Counters) -> None:
-        self.plan, self.blocks = plan, 0
+        self.plan, self.blocks, self._late = plan, 0, False
         self._connection, self._planes, self._counters = connection, planes, counters
 
     def run(self) -> LoadDone:
@@ -43,7 +43,7 @@ class Load:
         self._counters.add("loaded_bytes", size)
         self._counters.add("load_failed_blocks", len(self.plan.keys) - self.blocks)
         took = seconds + self.plan.asked_seconds
-        return LoadDone(self.plan.request_id, self.blocks, len(self.plan.keys), took, size, self.plan.tier)
+        return LoadDone(self.plan.request_id, self.blocks, len(self.plan.keys), took, size, self.plan.tier, self._late)
 
     @property
     def missing_block_ids(self) -> list[int]:
@@ -59,6 +59,7 @@ class Load:
             wanted = self.plan.keys[self.blocks : self.blocks + most]
             left = deadline - time.monotonic()
             if left <= 0 or self._copy_acquired(client, handle, wanted, left) < len(wanted):
+                self._late = time.monotonic() >= deadline
                 return
 
     def _copy_adopted(self, client: LocalClient, token: bytes) -> None:

@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 from mooncask.client.blocks import Blocks
 from mooncask.client.operations import Match
+from mooncask.client.wire import Tier
+from mooncask.engine_adapter.transformers.loading import LeftOut
 from mooncask.engine_adapter.vllm.connection import StoreConnection
+from mooncask.engine_adapter.vllm.load_decision import Limit
 from mooncask.errors import MooncaskError
 
 log = logging.getLogger(__name__)
@@ -24,8 +27,10 @@ INLINE_SECONDS = 0.003
 """A look-up in DRAM takes less; one that takes longer is asked for again in a later step."""
 POLL_SECONDS = 0.01
 
-Limit = Callable[[Match], int]
+Worth = Callable[[Match], Limit]
 """How many blocks of a match are worth loading."""
+Late = Callable[[int, int, float], None]
+"""Told (tier, bytes, seconds): the tier did not deliver that in that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,8 @@ class Question:
 
     keys: list[bytes]
     start: int
-    limit: Limit
+    limit: Worth
+    late: Late
     expected: int = 0
     """Blocks that a prefill engine said it has written or is about to: waited for until the deadline."""
 
@@ -74,12 +80,30 @@ def look_up(connection: StoreConnection, question: Question, deadline: float) ->
     if found.blocks <= question.start:
         matches = [client.match(handle, question.keys, _left(deadline)) for handle in handles]
         shortest = min(matches, key=len)
-        found = Found(question.start, min(len(shortest), question.limit(shortest)), len(shortest))
+        limit = question.limit(shortest)
+        found = Found(question.start, min(len(shortest), limit.blocks), len(shortest))
         found.tier = max((int(tier) for tier in shortest.tiers[question.start : found.blocks]), default=0)
+        wanted = found.blocks
         _lease(connection, question, found, deadline)
+        if found.blocks < wanted and time.monotonic() >= deadline:
+            came = (found.blocks - question.start + 1) * connection.shards[0].block_bytes
+            question.late(int(shortest.tiers[found.blocks]), came, time.monotonic() - started)
+        if limit.rest is not None:
+            _tell_recomputed(connection, question, limit.rest)
     found.seconds = time.monotonic() - started
     connection.worked()
     return found
+
+
+def _tell_recomputed(connection: StoreConnection, question: Question, rest: LeftOut) -> None:
+    """For the daemon's metrics and its `why`: these blocks are here, and are computed since that is faster."""
+    client, handles = connection.open()
+    key = question.keys[question.start + rest.first]
+    try:
+        for handle in handles:
+            client.recomputed(handle, key, rest.blocks, Tier(rest.tier), rest.load_seconds, rest.compute_seconds)
+    except MooncaskError as error:  # what was found stays found
+        connection.fault("telling what is computed", error)
 
 
 def _expected(connection: StoreConnection, question: Question, deadline: float) -> Found:

@@ -31,7 +31,7 @@ class LoadPlan:
     asked_seconds: float
     """How long the look-up took, in which blocks came into DRAM already."""
     tier: int
-    """The slowest one that the blocks were in."""
+    """The slowest one that the blocks were in; 0 for a hand-over, which is waited for wherever it comes from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class LoadDone:
     seconds: float
     bytes: int
     tier: int
+    late: bool = False
+    """It was given up at its deadline."""
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
@@ -87,6 +88,20 @@ class Requests:
 
         if keys:
             self._lookups.in_background("announcing", announce)
+
+    def hashing(self) -> dict[str, Any]:
+        """All that a router needs to make the keys of these requests' blocks, and the family that they belong to (with several
+        shards: the first one's namespace). For one that is connected."""
+        handle, shard = self._connection.handles[0], self._connection.shards[0]
+        return {
+            "namespace": handle.name,
+            "fingerprint": handle.fingerprint.hex(),
+            "tenant_salt": (handle.opened.salt + self._epoch).hex(),
+            "hash": handle.hash,
+            "block_tokens": shard.block_tokens,
+            "block_bytes": sum(each.block_bytes for each in self._connection.shards),
+            "family": shard.family,
+        }
 
     def begin_anew(self) -> None:
         """The engine's KV of the past is not its own any more (its weights may be others): chains begin anew, for it alone."""

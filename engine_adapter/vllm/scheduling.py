@@ -15,13 +15,14 @@ import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mooncask.client.operations import Match
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
-from mooncask.engine_adapter.vllm.handover import HandOver, wants_remote_decode
-from mooncask.engine_adapter.vllm.load_decision import LoadDecisions
+from mooncask.engine_adapter.vllm.handover import FIELD, HandOver, wants_description, wants_remote_decode
+from mooncask.engine_adapter.vllm.load_decision import Limit, LoadDecisions
 from mooncask.engine_adapter.vllm.lookups import Found, Lookups, Question
 from mooncask.engine_adapter.vllm.messages import LoadPlan, SavePlan, StepPlan, WorkerReport
 from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState, Span
@@ -114,13 +115,13 @@ class SchedulerSide:
                 self.counters.add("refused_handovers")
                 self.requests.say_once(f"hand-over from {handover.node} is not used: {refusal}")
         tokens = len(request.all_token_ids)
-        return Question(keys, start, lambda match: self._worth_loading(tokens, start, match), expected)
+        return Question(keys, start, partial(self._worth_loading, tokens, start), self.decisions.late, expected)
 
-    def _worth_loading(self, tokens: int, start: int, match: Match) -> int:
-        blocks = self.decisions.limit(tokens, start, match)
-        if blocks <= start < len(match):
+    def _worth_loading(self, tokens: int, start: int, match: Match) -> Limit:
+        limit = self.decisions.limit(tokens, start, match)
+        if limit.blocks <= start < len(match):
             self.counters.add("slow_loads")
-        return blocks
+        return limit
 
     def allocated(self, request: EngineRequest, block_ids: Sequence[int], external_tokens: int) -> None:
         """vLLM has places for what was matched, or has decided against it (0)."""
@@ -216,6 +217,8 @@ class SchedulerSide:
         return keep, None if aborted else self._hand_over(state)
 
     def _hand_over(self, state: RequestState) -> dict[str, Any] | None:
+        if state.chain is not None and wants_description(state.request.kv_transfer_params):
+            return {FIELD: {"hashing": self.requests.hashing()}}
         remote = wants_remote_decode(state.request.kv_transfer_params)
         if not self._writes or state.chain is None or not (remote or self._hands_over):
             return None
