@@ -4,10 +4,11 @@ A conversation goes to the same process each time, where its beginning is known.
 """
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,7 @@ class Texts:
     def __init__(self, folders: Mapping[str, Path], processes: int = 1) -> None:
         self._folders = dict(folders)
         self._here = {model: ModelText(folder) for model, folder in folders.items()}
-        context = multiprocessing.get_context("spawn")
-        self._pool = [
-            ProcessPoolExecutor(1, mp_context=context, initializer=_load, initargs=(self._folders,))
-            for _ in range(processes)
-        ]
+        self._pool = [self._new_process() for _ in range(processes)]
 
     def models(self) -> list[str]:
         return sorted(self._here)
@@ -56,21 +53,21 @@ class Texts:
         here = self._model(model)
         if _characters(messages) <= INLINE_CHARACTERS:
             return here.prompt(messages, tools, answer_next)
-        process, given = self._process(messages), list(tools) if tools else None
-        return await asyncio.wrap_future(process.submit(_prompt, model, list(messages), given, answer_next))
+        given = list(tools) if tools else None
+        return await self._in(self._process(messages), _prompt, model, list(messages), given, answer_next)
 
     async def tokens(self, model: str, text: str) -> list[int]:
         """Raises NoSuchModel."""
         here = self._model(model)
         if len(text) <= INLINE_CHARACTERS:
             return here.tokens(text).tokens
-        rendered = await asyncio.wrap_future(self._process_of(text[:200]).submit(_tokens, model, text))
-        return rendered.tokens
+        return (await self._in(self._process_of(text[:200]), _tokens, model, text)).tokens
 
     def remember(self, model: str, messages: Chat, text: str, tokens: Sequence[int]) -> None:
         """An answer belongs to its conversation: the next turn begins with exactly these tokens."""
         self._model(model).remember(text, tokens)
-        self._process(messages).submit(_remember, model, text, list(tokens))
+        with contextlib.suppress(BrokenExecutor):  # who needs it next starts it anew
+            self._pool[self._process(messages)].submit(_remember, model, text, list(tokens))
 
     def close(self) -> None:
         for process in self._pool:
@@ -82,11 +79,27 @@ class Texts:
             raise NoSuchModel(model, ", ".join(self.models()))
         return found
 
-    def _process(self, messages: Chat) -> ProcessPoolExecutor:
+    async def _in(self, number: int, work: Callable[..., Rendered], *given: object) -> Rendered:
+        """In that process; in a new one when it has died, which is tried once."""
+        process = self._pool[number]
+        try:
+            return await asyncio.wrap_future(process.submit(work, *given))
+        except BrokenExecutor as exc:
+            log.error("a process of the tokenisers has died, and is started anew: %s", exc)
+        if self._pool[number] is process:
+            self._pool[number] = self._new_process()
+            process.shutdown(wait=False)
+        return await asyncio.wrap_future(self._pool[number].submit(work, *given))
+
+    def _new_process(self) -> ProcessPoolExecutor:
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_load, initargs=(self._folders,))
+
+    def _process(self, messages: Chat) -> int:
         return self._process_of("".join(str(message.get("content"))[:200] for message in list(messages)[:2]))
 
-    def _process_of(self, text: str) -> ProcessPoolExecutor:
-        return self._pool[xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")) % len(self._pool)]
+    def _process_of(self, text: str) -> int:
+        return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass")) % len(self._pool)
 
 
 def _characters(messages: Chat) -> int:
