@@ -198,8 +198,15 @@ class Session:
     def adopted(self, reply: wire.Adopted) -> Blocks:
         return Blocks(list(self._leased(reply.keys, reply)), self.book)
 
-    def _leased(self, keys: Sequence[bytes], reply: wire.Acquired | wire.Adopted) -> list[Block]:
-        arena, book, live, found = self.reading.bytes, self.book, self.book.live, []
+    def joined(self, reply: wire.Adopted) -> Blocks:
+        """Places that another process has reserved, as blocks whose views may be written."""
+        assert self.writing is not None
+        return Blocks(list(self._leased(reply.keys, reply, self.writing)), self.book)
+
+    def _leased(
+        self, keys: Sequence[bytes], reply: wire.Acquired | wire.Adopted, within: ArenaMap | None = None
+    ) -> list[Block]:
+        arena, book, live, found = (within or self.reading).bytes, self.book, self.book.live, []
         columns = zip(keys, reply.offsets, reply.sizes, reply.tiers, reply.leases, reply.generations, strict=True)
         for key, offset, size, tier, lease, generation in columns:
             piece = arena[offset : offset + size]

@@ -100,7 +100,8 @@ class Acquire(Message, frozen=True, tag=4):
 
 
 class Adopt(Message, frozen=True, tag=5):
-    """Moves all leases behind an Acquire's token to this process: same uid and tenant, within 5 s, once."""
+    """Moves all leases behind an Acquire's token to this process (same uid and tenant, within 5 s, once), or lets it write the
+    places behind a Reserve's, as long as they are reserved."""
 
     token: bytes
 
@@ -132,6 +133,7 @@ class Reserve(Message, frozen=True, tag=8):
     tokens: list[int] = []
     layers: int = 0
     hint: HintFields | None = None
+    share: bool = False  # others may write there too: Reserved carries a token for their Adopt
 
 
 class Advance(Message, frozen=True, tag=9):
@@ -323,6 +325,7 @@ class Reserved(Message, frozen=True, tag=107):
     reservations: list[int]
     generations: list[int]
     offsets: list[int]
+    token: bytes = b""
 
 
 class Committed(Message, frozen=True, tag=108):

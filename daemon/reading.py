@@ -92,13 +92,30 @@ class Reading:
     def adopt(self, request: wire.Adopt) -> wire.Message:
         session = self._session
         session.check_shares_memory()
+        if session.plane.shared.knows(request.token):
+            return self._join(request)
         uid = session.process.peer.uid
         leases = self._leases.adopt(request.token, self._token, session.number, uid, session.tenant, time.monotonic())
-        extents = [lease.extent for lease in leases]
+        keys, ids = [lease.key for lease in leases], [lease.id for lease in leases]
+        return self._adopted(request, keys, ids, [lease.extent for lease in leases])
+
+    def _join(self, request: wire.Adopt) -> wire.Message:
+        """A lease on each place that somebody else has reserved and lets this process write too."""
+        session = self._session
+        writings = session.plane.shared.joined(request.token, session)
+        self._check_room_for(len(writings))
+        extents = [self._service.store.hold_reserved(writing.reservation) for writing in writings]
+        keys = [writing.reservation.request.key for writing in writings]
+        ids = self._leases.grant(self._token, session.number, keys, extents, time.monotonic())
+        return self._adopted(request, keys, ids, extents)
+
+    def _adopted(
+        self, request: wire.Adopt, keys: list[bytes], ids: list[int], extents: Sequence[Extent]
+    ) -> wire.Message:
         return wire.Adopted(
             request.id,
-            [lease.key for lease in leases],
-            [lease.id for lease in leases],
+            keys,
+            ids,
             [extent.generation for extent in extents],
             [extent.offset for extent in extents],
             [extent.size for extent in extents],

@@ -16,6 +16,7 @@ from mooncask.daemon.leases import LeaseTable
 from mooncask.daemon.peers.warm import Warming
 from mooncask.daemon.processes import Process, ProcessTable
 from mooncask.daemon.service import Service, Writing
+from mooncask.daemon.shared_places import SharedPlaces
 from mooncask.daemon.staging import Staging
 from mooncask.errors import AccessDenied, BadRequest, NoSuchNamespace, UnknownReservation
 from mooncask.tiers.block import Hint
@@ -31,6 +32,7 @@ class LocalPlane:
         self.service = service
         self.leases = LeaseTable(service.ids)
         self.processes = ProcessTable(self._process_died)
+        self.shared = SharedPlaces()
         self.counters: Counter[str] = Counter()
         self.warming = Warming(service)
         self.insight = Insight(service, self.leases, self.processes, self.counters)

@@ -1,5 +1,6 @@
 """Expect, Reserve, Advance, Commit and Abort of one connection."""
 
+import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from mooncask.daemon.namespace_door import block_tokens
 from mooncask.daemon.service import Committing, Writing
 from mooncask.daemon.session import Session, check_columns, optional_column
 from mooncask.daemon.windowed import windowed
-from mooncask.errors import BadRequest, MooncaskError, NotEvictable, UnknownReservation, error_data
+from mooncask.errors import AccessDenied, BadRequest, MooncaskError, NotEvictable, UnknownReservation, error_data
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest, Reservation
 
@@ -56,6 +57,8 @@ class WritingRequests:
         namespace = session.namespace(request.namespace)
         session.check_keys(request.keys)
         session.check_shares_memory()
+        if request.share and session.staging is not None:
+            raise AccessDenied("only writers in the arena itself can share a place; see socket.trusted_writers")
         return self._reserve(request, namespace, _put_requests(request, session))
 
     async def _reserve(
@@ -85,7 +88,10 @@ class WritingRequests:
             writing.staging_offset = offsets[i] if offsets else -1
             self._session.writings[writing.id] = writing
             places.append((writing.id, writing.generation, offsets[i] if offsets else writing.extent.offset))
-        return wire.Reserved(request.id, [p[0] for p in places], [p[1] for p in places], [p[2] for p in places])
+        opened = [writing for writing in writings if writing is not None]
+        shared = self._session.plane.shared
+        token = shared.share(self._session, opened, secrets.token_bytes(24)) if request.share and opened else b""
+        return wire.Reserved(request.id, [p[0] for p in places], [p[1] for p in places], [p[2] for p in places], token)
 
     async def _stage(self, puts: list[PutRequest], deadline: float) -> list[int]:
         """Places in the staging area, for all; none where the writer uses the arena itself."""
