@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from mooncask.conductor.scheduling.admission import ADMISSIONS
 from mooncask.conductor.scheduling.placement import PLACEMENTS
+from mooncask.conductor.serving.billing.prices import Prices
 from mooncask.errors import ConfigError
 
 PREFIX = "MOONCASK_CONDUCTOR_"
+SQLITE = "sqlite:///"
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
@@ -35,6 +38,8 @@ class ServerSection(Section, frozen=True):
     worker_secret: str = ""
     worker_secret_file: str = ""
     body_bytes_max: Count = 16 << 20
+    client_seconds: Positive = 60.0
+    """A client that sends its body, or takes its answer, more slowly than that is cut off."""
     drain_seconds: Positive = 30.0
     """At SIGTERM, for answers that are under way."""
     tokenizer_processes: Count = 1
@@ -116,6 +121,40 @@ class AdminSection(Section, frozen=True):
     token_file: str = ""
 
 
+class StateSection(Section, frozen=True):
+    """Where caches, tags and metering are kept. Several Conductors at once need a server."""
+
+    url: str = "sqlite:///conductor-state.db"
+    """sqlite:///PATH (from this file's folder on, if it does not begin with /), valkey://HOST:PORT/DB, or memory:."""
+    prefix: str = "mooncask-conductor"
+    """Of all keys, on a server."""
+    password: str = ""
+    password_file: str = ""
+
+
+class CachingSection(Section, frozen=True):
+    """Context caching: /v1/caching."""
+
+    enabled: bool = True
+    cache_tokens: Count = 131_072
+    tenant_tokens: Count = 1_000_000
+    """Of all caches of a tenant together, as long as they live."""
+    pin_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.5
+    """Of a node's NVMe; the node's own limits.pin_share is above it."""
+    check_seconds: Positive = 2.0
+    """How often nodes are asked whether they still hold what is ready."""
+    lost_seconds: Positive = 10.0
+    """A node that does not answer for so long has lost its caches: they are built elsewhere."""
+
+
+class BillingSection(Section, frozen=True):
+    """Prices are in [prices.MODEL], of models without one in [prices.default]."""
+
+    currency: str = "USD"
+    keep_days: Positive = 400.0
+    """So long the metering log goes back."""
+
+
 class Config(Section, frozen=True):
     server: ServerSection = ServerSection()
     policy: PolicySection = PolicySection()
@@ -127,6 +166,10 @@ class Config(Section, frozen=True):
     tenancy: TenancySection = TenancySection()
     public: dict[str, PublicSection] = {}
     admin: AdminSection = AdminSection()
+    state: StateSection = StateSection()
+    caching: CachingSection = CachingSection()
+    billing: BillingSection = BillingSection()
+    prices: dict[str, Prices] = {}
 
     def classes_or_default(self) -> dict[str, ClassSection]:
         return self.classes or {"default": ClassSection()}
@@ -145,7 +188,7 @@ def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
         text, _, where = str(exc).partition(" - at ")
         raise ConfigError(where.strip("`$.") or str(path), "", text) from exc
     _check(config)
-    return config
+    return replace(config, state=_placed(config.state, path))
 
 
 def secret_of(section: ServerSection) -> str:
@@ -177,6 +220,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _placed(section: StateSection, path: Path | None) -> StateSection:
+    """A file that is named without its folder is in that of the configuration."""
+    file = section.url.removeprefix(SQLITE)
+    if path is None or not section.url.startswith(SQLITE) or not file or file.startswith("/"):
+        return section
+    return replace(section, url=f"{SQLITE}{path.absolute().parent / file}")
 
 
 def _read(path: Path) -> dict[str, dict[str, object]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.serving.caching.starting import caching, metering
 from mooncask.conductor.serving.config import Config, secret_of, split_listen, told_or_read
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
@@ -118,8 +119,12 @@ async def run(config: Config) -> None:
         texts = Texts(folders, config.server.tokenizer_processes)
         stack.callback(texts.close)
         public = await read_public_prompts(config.public, texts)
-        gate = make_gate(config, public, dispatcher.pools.block_tokens)
-        door = Door(dispatcher, texts, gate, config.server.body_bytes_max)
+        gate = make_gate(config, public, dispatcher.pools.public_block_tokens)
+        metered = await stack.enter_async_context(metering(config, gate))
+        caches = await stack.enter_async_context(caching(config.caching, dispatcher, texts, metered))
+        door = Door(
+            dispatcher, texts, metered, config.server.body_bytes_max, config.server.client_seconds, caching=caches
+        )
         application = door.application()
         pages_of(config, dispatcher, gate, door).add_to(application)
         address = await stack.enter_async_context(listening(application, config.server.listen, "server.listen"))

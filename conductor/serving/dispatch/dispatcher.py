@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Step, Tokens
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
+from mooncask.conductor.serving.dispatch.building import Builder
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.history import Decision, History
 from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
@@ -86,6 +87,10 @@ class LiveDispatcher:
         """Questions to nodes for a prefix that were not answered in time."""
         return self._prefixes.unanswered
 
+    def builder(self) -> Builder:
+        """What brings a cache's blocks onto a node."""
+        return Builder(self.pools, self.books, self._prefixes, self._client)
+
     def models(self) -> list[str]:
         return self.pools.models(time.monotonic())
 
@@ -151,6 +156,10 @@ class LiveDispatcher:
             if (end := run.end()) is not None:
                 yield end
                 return
+            if run.committed and run.fixed:
+                raise AnswerBroken(
+                    run.job.id, f"{last.message}; what a seed has drawn so far can't be continued elsewhere"
+                )
             if time.monotonic() >= run.until:
                 raise DeadlineExceeded(f"request {run.job.id}", run.job.deadline_seconds)
         if run.begun:
@@ -262,6 +271,7 @@ class LiveDispatcher:
 
     async def _decode(self, run: Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
         entry = self.books.decodes[run.job.id]
+        run.fixed = not worker.can_be_continued(call.sampling)
         try:
             async with self._client.stream(worker, call, run.kv_lost) as lines:
                 async for line in lines:

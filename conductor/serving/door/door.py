@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 import time
@@ -12,6 +13,7 @@ from typing import Any
 from aiohttp import web
 
 from mooncask.conductor.serving.door.answering import Answer
+from mooncask.conductor.serving.door.caching import CacheUse, Caching, Resolved
 from mooncask.conductor.serving.door.failures import failure_response, plain_failure
 from mooncask.conductor.serving.door.formats import ChatShape, TextShape
 from mooncask.conductor.serving.door.gate import Gate, Identity
@@ -28,7 +30,7 @@ from mooncask.conductor.serving.door.serving import Call
 from mooncask.conductor.serving.job import Dispatcher, Job
 from mooncask.conductor.serving.text.model_text import Rendered
 from mooncask.conductor.serving.text.texts import Texts
-from mooncask.errors import BadField, ContextTooLong, MooncaskError, NoSuchModel, NoWorkers
+from mooncask.errors import BadField, BadRequest, ContextTooLong, MooncaskError, NoSuchModel, NoWorkers, Overloaded
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +43,26 @@ class _Prompt:
 
     rendered: Rendered
     messages: list[dict[str, Any]]
+    cache: CacheUse | None = None
 
 
 class Door:
-    """Handlers for clients. `body_bytes_max`: a longer body is refused unread."""
+    """Handlers for clients. `body_bytes_max`: a longer body is refused unread. `client_seconds`: a client that sends its body,
+    or takes its answer, more slowly than that is cut off. `requests_max`: more at a time are rejected."""
 
-    def __init__(self, dispatcher: Dispatcher, texts: Texts, gate: Gate, body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        texts: Texts,
+        gate: Gate,
+        body_bytes_max: int,
+        client_seconds: float = 60.0,
+        requests_max: int = 2048,
+        caching: Caching | None = None,
+    ) -> None:
+        self._caching = caching
         self._dispatcher, self._texts, self._gate = dispatcher, texts, gate
-        self._body_bytes_max = body_bytes_max
+        self._body_bytes_max, self._client_seconds, self._requests_max = body_bytes_max, client_seconds, requests_max
         self._remembered = Remembered()
         self._running: set[asyncio.Task[Any]] = set()
         self.draining = False
@@ -62,6 +76,8 @@ class Door:
         app.router.add_post("/tokenize", self._tokenize)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/readyz", self._ready)
+        if self._caching is not None:
+            self._caching.add_to(app)
         return app
 
     async def drain(self, seconds: float) -> None:
@@ -90,6 +106,8 @@ class Door:
             return plain_failure(404, f"there is no {request.path} here", "not_found", request_id)
         except MooncaskError as exc:
             return failure_response(exc, request_id)
+        except ConnectionError:
+            return plain_failure(400, "the connection broke", "connection_broken", request_id)  # nobody reads it
         except Exception as exc:  # the top of a request: logged, said in OpenAI's form
             log.exception("request %s failed by a fault of this Conductor", request_id)
             return failure_response(exc, request_id)
@@ -101,12 +119,22 @@ class Door:
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         identity = self._begin(request)
-        body = await request.read()
+        with _counted(self._running):
+            return await self._chat_of(request, identity)
+
+    async def _text(self, request: web.Request) -> web.StreamResponse:
+        identity = self._begin(request)
+        with _counted(self._running):
+            return await self._text_of(request, identity)
+
+    async def _chat_of(self, request: web.Request, identity: Identity) -> web.StreamResponse:
+        body = await self._body(request)
         asked = read_body(body, ChatAsked)
         if (asked.response_format or {}).get("type", "text") != "text":
             raise BadField("response_format", "only text is served here")
-        messages = plain_messages(asked.messages)
-        rendered = await self._texts.prompt(self._known(asked.model), messages, asked.tools)
+        resolved = await self._resolved(identity, self._known(asked.model), request, asked)
+        messages = resolved.messages
+        rendered = await self._texts.prompt(asked.model, messages, resolved.tools)
         shape = ChatShape(
             _id("chatcmpl"),
             int(time.time()),
@@ -114,12 +142,14 @@ class Door:
             lambda token: self._texts.piece(asked.model, token),
             asked.logprobs_wanted >= 0,
         )
-        prompt = _Prompt(rendered, messages)
+        use = await self._caching.use(identity, resolved, rendered.tokens) if self._caching is not None else None
+        if use is not None and resolved.dry_run:
+            return await self._dry_run(use, shape, rendered)
+        prompt = _Prompt(rendered, messages, use)
         return await self._serve(request, identity, asked, prompt, asked.logprobs_wanted, shape, body)
 
-    async def _text(self, request: web.Request) -> web.StreamResponse:
-        identity = self._begin(request)
-        body = await request.read()
+    async def _text_of(self, request: web.Request, identity: Identity) -> web.StreamResponse:
+        body = await self._body(request)
         asked = read_body(body, TextAsked)
         given = asked.one_prompt()
         model = self._known(asked.model)
@@ -147,17 +177,41 @@ class Door:
     ) -> web.StreamResponse:
         answers = self._answers(request, identity, asked, prompt.rendered.tokens, logprobs, shape.id)
         headers = {"x-request-id": request["request_id"]}
-        call = Call(self._gate, identity, answers, shape, headers, token_ids=bool(asked.return_token_ids))
-        with _counted(self._running):
-            if asked.streamed:
-                usage = asked.stream_options is not None and asked.stream_options.include_usage
-                response: web.StreamResponse = await call.stream(request, usage)
-            else:
-                key = request.headers.get("Idempotency-Key", "")
-                whole = await self._remembered.once(identity.tenant, key, body, call.whole)
-                response = web.json_response(whole)
+        call = Call(
+            self._gate,
+            identity,
+            answers,
+            shape,
+            headers,
+            caching=self._caching,
+            cache=prompt.cache,
+            token_ids=bool(asked.return_token_ids),
+        )
+        call.client_seconds = self._client_seconds
+        if asked.streamed:
+            usage = asked.stream_options is not None and asked.stream_options.include_usage
+            response: web.StreamResponse = await call.stream(request, usage)
+        else:
+            key = request.headers.get("Idempotency-Key", "")
+            whole = await self._remembered.once(identity.tenant, key, body, call.whole)
+            response = web.json_response(whole, headers=call.headers)
         self._remember(asked.model, prompt, answers)
         return response
+
+    async def _resolved(self, identity: Identity, model: str, request: web.Request, asked: ChatAsked) -> Resolved:
+        """With a named cache's messages put in. Raises BadField, NoSuchCache."""
+        messages = plain_messages(asked.messages)
+        if self._caching is not None:
+            return await self._caching.resolve(identity, model, request.headers, messages, asked.tools)
+        if any(message["role"] == "cache" for message in messages):
+            raise BadField("messages", "caches are switched off here: send the messages themselves")
+        return Resolved(messages, asked.tools)
+
+    async def _dry_run(self, use: CacheUse, shape: ChatShape, rendered: Rendered) -> web.StreamResponse:
+        """Says what the cache would save; nothing is computed, nothing billed, no time to live set."""
+        assert self._caching is not None
+        headers = await self._caching.used(dataclasses.replace(use, reset_ttl=None), use.tokens)
+        return web.json_response(shape.empty(len(rendered.tokens), use.tokens), headers=headers)
 
     def _answers(
         self, request: web.Request, identity: Identity, asked: Asked, tokens: list[int], logprobs: int, name: str
@@ -169,7 +223,7 @@ class Door:
         if room < 1 or answer_max > room:
             raise ContextTooLong(len(tokens), asked.answer_max or 0, limit)
         public = self._gate.public_tokens(identity, asked.model, tokens)
-        stop_tokens, received = self._texts.stop_tokens(asked.model), time.monotonic()
+        stop_tokens, received = self._texts.stop_tokens(asked.model), request["received_seconds"]
         jobs = [
             Job(
                 id=f"{name}-{number}" if asked.answers > 1 else name,
@@ -199,11 +253,23 @@ class Door:
             self._texts.remember(model, prompt.messages, text, [*answer.job.tokens, *answer.tokens])
 
     def _begin(self, request: web.Request) -> Identity:
-        """Raises NoWorkers while draining, AccessDenied."""
+        """Raises NoWorkers while draining, AccessDenied, Overloaded."""
         identity = self._gate.identify(request.headers)
         if self.draining:
             raise NoWorkers("this Conductor is being stopped")
+        if len(self._running) >= self._requests_max:
+            raise Overloaded(f"{self._requests_max} requests are being served", 1.0)
         return identity
+
+    async def _body(self, request: web.Request) -> bytes:
+        """Raises BadRequest when it does not come in time."""
+        try:
+            async with asyncio.timeout(self._client_seconds):
+                body = await request.read()
+        except TimeoutError:
+            raise BadRequest(f"the body did not come within {self._client_seconds:.0f} s") from None
+        request["received_seconds"] = time.monotonic()
+        return body
 
     def _known(self, model: str) -> str:
         """Raises NoSuchModel, also for a model that has workers and no tokeniser."""
@@ -229,7 +295,7 @@ class Door:
 
     async def _tokenize(self, request: web.Request) -> web.StreamResponse:
         self._gate.identify(request.headers)
-        asked = read_body(await request.read(), TokenizeAsked)
+        asked = read_body(await self._body(request), TokenizeAsked)
         model = self._known(asked.model)
         if (asked.prompt is None) == (asked.messages is None):
             raise BadField("prompt", "give either prompt or messages")

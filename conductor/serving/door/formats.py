@@ -49,6 +49,16 @@ class ChatShape:
         ]
         return {**self._head("chat.completion"), "choices": choices, "usage": usage(answers)}
 
+    def empty(self, prompt_tokens: int, cached_tokens: int) -> dict[str, Any]:
+        """No answer was made: what its prompt would have been."""
+        told = {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": 0,
+            "total_tokens": prompt_tokens,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+        return {**self._head("chat.completion"), "choices": [], "usage": told}
+
     def first(self, number: int) -> dict[str, Any] | None:
         return self._chunk(number, {"role": "assistant", "content": ""}, None, None)
 

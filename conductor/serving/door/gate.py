@@ -32,6 +32,8 @@ class CallUsage:
     at: float
     seconds: float
     cache_id: str = ""
+    """The cache that the request named, and of the prompt what that covers while it is ready."""
+    cache_tokens: int = 0
     answer_tokens_max: int = 0
     """For so many it was admitted."""
 

@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import web
 
 from mooncask.conductor.serving.door.answering import Answer, TextPiece
+from mooncask.conductor.serving.door.caching import CacheUse, Caching
 from mooncask.conductor.serving.door.failures import failure_body
 from mooncask.conductor.serving.door.formats import ChatShape, TextShape, ids_of, with_logprobs
 from mooncask.conductor.serving.door.gate import CallUsage, Gate, Identity
@@ -25,9 +26,6 @@ from mooncask.errors import MooncaskError, Overloaded
 log = logging.getLogger(__name__)
 
 Events = AsyncGenerator[tuple[int, Begun | TextPiece | None]]
-
-WRITE_SECONDS = 60.0
-"""A client that takes nothing for so long is cut off: its place in the batch is worth more."""
 
 
 @dataclass(slots=True)
@@ -39,10 +37,16 @@ class Call:
     answers: list[Answer]
     shape: ChatShape | TextShape
     headers: dict[str, str]
-    cache_id: str = ""
+    caching: Caching | None = None
+    cache: CacheUse | None = None
+    """The cache that the request names."""
     token_ids: bool = False
     """Whether the client wants them."""
+    client_seconds: float = 60.0
+    """A client that takes nothing for so long is cut off."""
     pieces: list[list[TextPiece]] = field(default_factory=list)
+    broken: bool = False
+    """Its stream ended with an error."""
 
     async def whole(self) -> dict[str, Any]:
         """The answer when all of it is there."""
@@ -54,6 +58,7 @@ class Call:
                         group.create_task(self._collect(number))
             except ExceptionGroup as errors:  # the first that failed has ended the others
                 raise errors.exceptions[0] from errors
+        await self._cache_headers()
         whole = with_logprobs(self.shape.whole(self.answers), self.shape, self.pieces)
         if self.token_ids:
             for choice, answer in zip(whole["choices"], self.answers, strict=True):
@@ -64,58 +69,89 @@ class Call:
         """Server-sent events; raises what comes before the first of them."""
         with self._recorded():
             async with contextlib.aclosing(_merged(self.answers)) as events:
-                await self._all_begun(events)
+                early = await self._all_begun(events)
+                await self._cache_headers()
                 response = web.StreamResponse(
                     headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **self.headers}
                 )
                 await response.prepare(request)
-                await self._send_all(request, response, events, include_usage)
+                await self._send_all(request, response, early, events, include_usage)
         return response
 
-    async def _all_begun(self, events: Events) -> None:
-        """Also reads what early answers say meanwhile."""
-        self.pieces = [[] for _ in self.answers]
+    async def _cache_headers(self) -> None:
+        if self.caching is not None and self.cache is not None:
+            cached = max(answer.cached_tokens for answer in self.answers)
+            self.headers |= await self.caching.used(self.cache, cached)
+
+    async def _all_begun(self, events: Events) -> list[tuple[int, TextPiece | None]]:
+        """Waits for the last answer to begin. What early answers say meanwhile, and None where one of them has ended."""
+        early: list[tuple[int, TextPiece | None]] = []
         waiting = len(self.answers)
         while waiting:
             number, event = await anext(events)
-            if isinstance(event, TextPiece):
-                self.pieces[number].append(event)
-            elif isinstance(event, Begun):
+            if isinstance(event, Begun):
                 waiting -= 1
+            else:
+                early.append((number, event))
+        return early
 
     async def _send_all(
         self,
         request: web.Request,
         response: web.StreamResponse,
+        early: list[tuple[int, TextPiece | None]],
         events: Events,
         include_usage: bool,
     ) -> None:
         try:
             for number in range(len(self.answers)):
                 if (first := self.shape.first(number)) is not None:
-                    await _send(response, first)
-            for number, early in enumerate(self.pieces):
-                for piece in early:
-                    await _send(response, self.shape.chunk(number, piece))
+                    await self._send(response, first)
+            for number, piece in early:
+                await self._send_one(response, number, piece)
             async for number, event in events:
-                if isinstance(event, TextPiece):
-                    await _send(response, self.shape.chunk(number, event))
-                elif event is None:
-                    last = self.shape.last(number, self.answers[number].reason)
-                    if self.token_ids:
-                        last["choices"][0] |= ids_of(self.answers[number])
-                    await _send(response, last)
+                if not isinstance(event, Begun):
+                    await self._send_one(response, number, event)
             if include_usage:
-                await _send(response, self.shape.usage(self.answers))
-            await _write(response, b"data: [DONE]\n\n")
-        except MooncaskError as exc:  # it had begun: one event says that it is broken, and no end follows
-            await _send(response, failure_body(exc))
+                await self._send(response, self.shape.usage(self.answers))
+            await self._write(response, b"data: [DONE]\n\n")
+            await response.write_eof()
         except (ConnectionError, TimeoutError) as exc:
-            log.info("request %s: the client is gone, or takes nothing: %r", self.answers[0].job.id, exc)
-            if request.transport is not None:
-                request.transport.abort()
+            log.info("request %s: the client is gone, or takes nothing: %r", self._id, exc)
+            _cut_off(request)
+        except Exception as exc:  # it had begun: one event says that it is broken, and no end follows
+            self.broken = True
+            if not isinstance(exc, MooncaskError):
+                log.exception("request %s failed by a fault of this Conductor", self._id)
+            await self._send_failure(request, response, exc)
+
+    async def _send_one(self, response: web.StreamResponse, number: int, piece: TextPiece | None) -> None:
+        """A piece of one answer, or its end."""
+        if piece is not None:
+            await self._send(response, self.shape.chunk(number, piece))
             return
-        await response.write_eof()
+        last = self.shape.last(number, self.answers[number].reason)
+        if self.token_ids:
+            last["choices"][0] |= ids_of(self.answers[number])
+        await self._send(response, last)
+
+    async def _send_failure(self, request: web.Request, response: web.StreamResponse, error: Exception) -> None:
+        try:
+            await self._send(response, failure_body(error))
+            await response.write_eof()
+        except (ConnectionError, TimeoutError):
+            _cut_off(request)
+
+    async def _send(self, response: web.StreamResponse, event: dict[str, Any]) -> None:
+        await self._write(response, b"data: " + msgspec.json.encode(event) + b"\n\n")
+
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        async with asyncio.timeout(self.client_seconds):
+            await response.write(data)
+
+    @property
+    def _id(self) -> str:
+        return self.answers[0].job.id
 
     async def _collect(self, number: int) -> None:
         async with contextlib.aclosing(self.answers[number].pieces()) as pieces:
@@ -132,7 +168,7 @@ class Call:
         outcome = "cancelled"
         try:
             yield
-            outcome = ""
+            outcome = "failed" if self.broken else ""
         except Exception as exc:
             outcome = "rejected" if isinstance(exc, Overloaded) else "failed"
             raise
@@ -152,7 +188,8 @@ class Call:
             outcome=outcome,
             at=at,
             seconds=seconds,
-            cache_id=self.cache_id,
+            cache_id=self.cache.cache if self.cache is not None else "",
+            cache_tokens=self.cache.tokens if self.cache is not None else 0,
             answer_tokens_max=job.max_tokens,
         )
         self.gate.record(self.identity, usage)
@@ -174,7 +211,7 @@ async def _merged(answers: list[Answer]) -> AsyncGenerator[tuple[int, Begun | Te
                 async for piece in pieces:
                     await queue.put((number, piece))
             await queue.put((number, None))
-        except MooncaskError as exc:
+        except Exception as exc:  # noqa: BLE001  # whoever reads the queue raises it
             await queue.put((number, exc))
 
     tasks = [asyncio.create_task(pump(number)) for number in range(len(answers))]
@@ -192,10 +229,6 @@ async def _merged(answers: list[Answer]) -> AsyncGenerator[tuple[int, Begun | Te
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(response: web.StreamResponse, event: dict[str, Any]) -> None:
-    await _write(response, b"data: " + msgspec.json.encode(event) + b"\n\n")
-
-
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    async with asyncio.timeout(WRITE_SECONDS):
-        await response.write(data)
+def _cut_off(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
