@@ -73,6 +73,8 @@ class Registration(Message, frozen=True, kw_only=True):
     role: Role
     kind: WorkerKind = WorkerKind.MOONCASK
     model: str
+    served_as: str = ""
+    """What the worker itself calls the model; empty: the same."""
     family: dict[str, str]
     shard: str = ""
     hashing: Hashing | None = None
@@ -86,6 +88,8 @@ class Registration(Message, frozen=True, kw_only=True):
     """Tokens of KV that fit; 0: positions_max for each slot."""
     prefill_tokens_per_second: float = 0.0
     """Measured in the warm-up."""
+    gone_seconds: float = GONE_SECONDS
+    """After so long without a report it is taken to be gone."""
 
 
 class Step(Message, frozen=True, array_like=True):
@@ -140,6 +144,8 @@ class Sampling(Message, frozen=True, kw_only=True):
     temperature: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0.0
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
     seed: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    seeded: bool = False
+    """The draws are to be those of `seed` alone: the client gave it, or this is one of several answers to one prompt."""
     logprobs: Annotated[int, msgspec.Meta(ge=-1, le=20)] = -1
     """-1: none; 0: of the chosen token; n: also of the n most likely ones."""
     stop_tokens: list[TokenId] = []

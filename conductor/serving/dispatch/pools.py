@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from mooncask.client.worker_api import GONE_SECONDS, Leave, Registration, Report, Reported, Role
+from mooncask.client.worker_api import Leave, Registration, Report, Reported, Role, Sampling, WorkerKind
 from mooncask.errors import BadRequest, NoSuchModel
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,11 @@ class Worker:
         return self.report.role
 
     def alive(self, now: float) -> bool:
-        return now - self.heard <= GONE_SECONDS
+        return now - self.heard <= self.registration.gone_seconds
+
+    def can_be_continued(self, sampling: Sampling) -> bool:
+        """Whether another worker can go on with an answer of this one: not where random draws are counted from its start."""
+        return self.registration.kind is WorkerKind.MOONCASK or not sampling.seeded or sampling.temperature == 0
 
     def shunned(self, now: float) -> bool:
         return now - self.failed_at < SHUNNED_SECONDS
@@ -139,6 +143,11 @@ class Pools:
         """Tokens of a block; 0 for a model that has no worker with a store."""
         known = (w.registration for w in self._workers.values() if w.registration.model == model)
         return next((told.hashing.block_tokens for told in known if told.hashing is not None), 0)
+
+    def public_block_tokens(self, model: str) -> int:
+        """As `block_tokens`, for prompts that are public; 0 also where workers salt a prompt from its first token on."""
+        kinds = {w.registration.kind for w in self._workers.values() if w.registration.model == model}
+        return 0 if WorkerKind.VLLM in kinds else self.block_tokens(model)
 
     def _check(self, told: Registration) -> None:
         for worker in self._workers.values():

@@ -27,12 +27,15 @@ class Run:
     """This attempt's prefill has failed before decode had a token."""
     prefilled: bool = False
     """This attempt's prefill is whole."""
+    fixed: bool = False
+    """Its answer can't be continued by another worker than the one that began it."""
     compute_all: bool = False
     """What a whole prefill stored did not reach decode: the store does not carry it, so decode computes the prompt."""
 
     @property
     def tokens(self) -> list[int]:
-        return self.job.tokens + self.committed
+        """Not to be changed: a prompt without an answer is the job's own list, since a copy takes a millisecond."""
+        return [*self.job.tokens, *self.committed] if self.committed else self.job.tokens
 
     @property
     def left_seconds(self) -> float:

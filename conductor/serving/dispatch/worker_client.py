@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -10,7 +10,6 @@ import aiohttp
 import msgspec
 
 from mooncask.client.worker_api import (
-    LINE_BYTES_MAX,
     DecodeCall,
     DecodeDone,
     Failure,
@@ -18,9 +17,11 @@ from mooncask.client.worker_api import (
     PrefillCall,
     PrefillDone,
     StreamLine,
+    WorkerKind,
 )
 from mooncask.conductor.serving.dispatch.line_order import DecodeLines, PrefillLines, WrongLine
 from mooncask.conductor.serving.dispatch.pools import Worker
+from mooncask.conductor.serving.dispatch.speech import Asked, MooncaskSpeech, Speech
 from mooncask.errors import BadRequest, DeadlineExceeded, MooncaskError, WorkerUnavailable
 
 CONNECT_SECONDS = 1.0
@@ -42,17 +43,19 @@ class KvLost(MooncaskError):
 
 class WorkerClient:
     """Of one Conductor; keeps connections open. `secret` is the one that it shares with its workers; a stream that says
-    nothing for `silence_seconds` is taken for dead."""
+    nothing for `silence_seconds` is taken for dead. `others`: how workers of other kinds are spoken to."""
 
-    def __init__(self, secret: str, silence_seconds: float = SILENCE_SECONDS) -> None:
-        headers = {"Authorization": f"Bearer {secret}"}
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
-        self._session = aiohttp.ClientSession(
-            headers=headers,
-            timeout=timeout,
-            connector=aiohttp.TCPConnector(limit=0),
-            read_bufsize=1 << 18,
-        )
+    def __init__(
+        self,
+        secret: str,
+        silence_seconds: float = SILENCE_SECONDS,
+        others: Mapping[WorkerKind, Speech] | None = None,
+    ) -> None:
+        self._speeches: dict[WorkerKind, Speech] = {
+            WorkerKind.MOONCASK: MooncaskSpeech(secret, silence_seconds),
+            **(others or {}),
+        }
+        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 18)
 
     async def close(self) -> None:
         await self._session.close()
@@ -75,12 +78,11 @@ class WorkerClient:
     ) -> AsyncGenerator[StreamLine]:
         watch = _Watch(worker, stop, time.monotonic() + call.deadline_seconds)
         order = PrefillLines() if isinstance(call, PrefillCall) else DecodeLines(call)
-        decoder = msgspec.json.Decoder(StreamLine)
+        speech = self._speeches[worker.registration.kind]
         try:
-            response = await self._opened(worker, call, watch)
+            response = await self._opened(worker, speech.asked(worker, call), watch)
             async with response, watch.ending(response.close):
-                async for text in _bounded_lines(response.content):
-                    line = decoder.decode(text)
+                async for line in speech.lines(worker, call, response):
                     order.check(line)
                     if isinstance(line, Failure):
                         raise _error(worker, line)
@@ -96,12 +98,12 @@ class WorkerClient:
             raise WorkerUnavailable(worker.name, f"request {call.id}: {why}") from exc
         raise WorkerUnavailable(worker.name, f"request {call.id}: it broke off in the middle of its answer")
 
-    async def _opened(self, worker: Worker, call: PrefillCall | DecodeCall, watch: "_Watch") -> aiohttp.ClientResponse:
+    async def _opened(self, worker: Worker, asked: Asked, watch: "_Watch") -> aiohttp.ClientResponse:
         """The answer's head: a frozen worker takes a connection and never sends one."""
-        url = f"{worker.registration.address}/v1/{'prefill' if isinstance(call, PrefillCall) else 'decode'}"
-        loop = asyncio.get_running_loop()
+        url, loop = worker.registration.address + asked.path, asyncio.get_running_loop()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=asked.silence_seconds)
         async with asyncio.timeout(None) as limit, watch.ending(lambda: limit.reschedule(loop.time())):
-            return await self._session.post(url, data=msgspec.json.encode(call))
+            return await self._session.post(url, data=asked.body, headers=asked.headers, timeout=timeout)
 
 
 _BROKEN = (
@@ -114,21 +116,6 @@ _BROKEN = (
     WrongLine,
 )
 """What a broken worker, or one that says nonsense, makes of reading from it."""
-
-
-async def _bounded_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Lines without their ends; a line longer than LINE_BYTES_MAX ends the stream as broken."""
-    rest = b""
-    async for data in content.iter_any():
-        rest += data
-        *lines, rest = rest.split(b"\n")
-        for line in lines:
-            if line.strip():
-                yield line
-        if len(rest) > LINE_BYTES_MAX:
-            raise aiohttp.ClientPayloadError("a line without an end")
-    if rest.strip():
-        yield rest
 
 
 @dataclass(slots=True)

@@ -72,6 +72,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
             temperature=1.0 if self.temperature is None else self.temperature,
             top_p=1.0 if self.top_p is None else self.top_p,
             seed=seed,
+            seeded=self.seed is not None or self.answers > 1,
             logprobs=logprobs,
             stop_tokens=stop_tokens,
         )
@@ -146,8 +147,8 @@ def read_body(data: bytes, kind: type[Body]) -> Body:
     except msgspec.ValidationError as exc:
         text, _, where = str(exc).partition(" - at ")
         raise BadField(where.strip("`").removeprefix("$").removeprefix(".") or "the body", text) from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise BadRequest(f"the body is no JSON: {exc}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise BadRequest(f"the body is no JSON that is read here: {exc}") from exc
 
 
 def plain_messages(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from mooncask.client.hashing import chain, encode_extra
-from mooncask.engine_adapter.vllm.handover import HandOver
+from mooncask.engine_adapter.vllm.handover import HandOver, wants_description
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras, Item, KeyChain
 from mooncask.engine_adapter.vllm.request_state import RequestState, Span
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
@@ -177,3 +177,8 @@ def test_a_hand_over_of_another_family_or_prompt_is_refused_by_name() -> None:
     assert "family mismatch" in HANDOVER.refusal("e" * 32, KEYS)
     assert "other tokens" in HANDOVER.refusal("f" * 32, chain(ROOT, range(1, 13), 4))
     assert "this request has 1" in HANDOVER.refusal("f" * 32, KEYS[:1])
+
+
+def test_a_router_that_asks_for_a_description_is_told_from_one_that_does_not() -> None:
+    assert wants_description({"mooncask": {"describe": True}})
+    assert not any(wants_description(params) for params in (None, {}, {"mooncask": {"describe": 1}}, {"mooncask": 3}))

@@ -1,0 +1,66 @@
+"""How a kind of worker is spoken to, behind one interface: calls and lines are those of `client/worker_api.py`.
+
+`worker_client.py` carries it out, for all kinds alike: connections, deadlines, the order of lines, what is broken.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import aiohttp
+import msgspec
+
+from mooncask.client.worker_api import LINE_BYTES_MAX, DecodeCall, PrefillCall, StreamLine
+from mooncask.conductor.serving.dispatch.pools import Worker
+
+Call = PrefillCall | DecodeCall
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One POST. `silence_seconds`: how long nothing may come; None: as long as the call itself."""
+
+    path: str
+    body: bytes
+    headers: dict[str, str]
+    silence_seconds: float | None
+
+
+class Speech(Protocol):
+    def asked(self, worker: Worker, call: Call) -> Asked: ...
+
+    def lines(self, worker: Worker, call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[StreamLine]:
+        """What the worker answers, up to the last line or where it broke off. Raises what reading raises; a Failure is a line."""
+        ...
+
+
+class MooncaskSpeech:
+    """`client/worker_api.py` itself. `secret` is the one that the Conductor shares with its workers."""
+
+    def __init__(self, secret: str, silence_seconds: float) -> None:
+        self._headers = {"Authorization": f"Bearer {secret}"}
+        self._silence_seconds = silence_seconds
+
+    def asked(self, worker: Worker, call: Call) -> Asked:
+        path = "/v1/prefill" if isinstance(call, PrefillCall) else "/v1/decode"
+        return Asked(path, msgspec.json.encode(call), self._headers, self._silence_seconds)
+
+    async def lines(self, worker: Worker, call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[StreamLine]:
+        decoder = msgspec.json.Decoder(StreamLine)
+        async for text in bounded_lines(response.content):
+            yield decoder.decode(text)
+
+
+async def bounded_lines(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """Lines without their ends, no empty ones; a line longer than LINE_BYTES_MAX ends the stream as broken."""
+    rest = b""
+    async for data in content.iter_any():
+        rest += data
+        *lines, rest = rest.split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield line
+        if len(rest) > LINE_BYTES_MAX:
+            raise aiohttp.ClientPayloadError("a line without an end")
+    if rest.strip():
+        yield rest
