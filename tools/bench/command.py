@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from mooncask.errors import BadRequest
+from mooncask.tools.bench.conductor_command import conductor
 from mooncask.tools.bench.directory_command import directory
 from mooncask.tools.bench.disk_limits import takes_direct_io
 from mooncask.tools.bench.http_command import http
@@ -30,6 +31,7 @@ bench.command()(layerwise)
 bench.command()(http)
 bench.command("peers")(nodes)
 bench.command()(directory)
+bench.command()(conductor)
 
 
 @bench.callback()

@@ -10,18 +10,17 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import aiohttp
 import msgspec
 
 from mooncask.client import control
 from mooncask.client.worker_api import Hashing, Node
+from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
 
 log = logging.getLogger(__name__)
 
 RECENT_MAX = 100_000
 """Blocks of prompts that were placed lately and are being stored, remembered by node."""
 RECENT_SECONDS = 60.0
-UNIX = "unix:"
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ class Prefixes:
     def __init__(self, seconds: float, admin_token: str = "") -> None:
         self._seconds = seconds
         self._headers = {"Authorization": f"Bearer {admin_token}"} if admin_token else {}
-        self._sessions: dict[str, aiohttp.ClientSession] = {}
+        self._clients: dict[str, PageClient] = {}
         self.recent = Recent()
         self.unanswered = 0
 
@@ -72,7 +71,7 @@ class Prefixes:
         """By node name. Raises nothing: who can't be asked holds nothing."""
         asked = [node for node in nodes if node.pages]
         body = msgspec.json.encode(control.WhyRequest(namespace=hashing.namespace, keys=[key.hex() for key in keys]))
-        answers = await asyncio.gather(*(self._ask(node, body) for node in asked)) if keys else [0] * len(asked)
+        answers = await self._answers(asked, body) if keys else [0] * len(asked)
         now = time.monotonic()
         found = dict.fromkeys((node.name for node in nodes), Held(0, 0))
         for node, blocks in zip(asked, answers, strict=True):
@@ -80,30 +79,42 @@ class Prefixes:
         return found
 
     async def close(self) -> None:
-        for session in self._sessions.values():
-            await session.close()
+        for client in self._clients.values():
+            client.close()
+
+    async def _answers(self, nodes: Sequence[Node], body: bytes) -> list[int]:
+        """All at once; who has not answered when the time is over is not waited for any more."""
+        tasks = [asyncio.create_task(self._ask(node, body)) for node in nodes]
+        try:
+            late = (await asyncio.wait(tasks, timeout=self._seconds))[1] if tasks else ()
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            raise
+        for task in late:
+            task.cancel()
+        self.unanswered += len(late)
+        return [0 if task in late else task.result() for task in tasks]
 
     async def _ask(self, node: Node, body: bytes) -> int:
-        session, base = self._session(node)
         try:
-            async with asyncio.timeout(self._seconds), session.post(f"{base}/-/v1/match", data=body) as response:
-                if response.status == 404:  # the namespace is not there yet
-                    return 0
-                response.raise_for_status()
-                return local_blocks(msgspec.json.decode(await response.read(), type=control.Matched).tiers)
-        except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as exc:
+            answer = await self._client(node).post("/-/v1/match", body)
+            if answer.status == 404:  # the namespace is not there yet
+                return 0
+            if answer.status != 200:
+                raise PageUnreadable(f"status {answer.status}")
+            return local_blocks(msgspec.json.decode(answer.body, type=control.Matched).tiers)
+        except (OSError, EOFError, PageUnreadable, msgspec.DecodeError) as exc:
             self.unanswered += 1
             log.debug("node %s did not say what it holds: %s", node.name, exc)
             return 0
 
-    def _session(self, node: Node) -> tuple[aiohttp.ClientSession, str]:
-        """One session a page address, kept open."""
-        session = self._sessions.get(node.pages)
-        unix = node.pages.startswith(UNIX)
-        if session is None:
-            connector = aiohttp.UnixConnector(node.pages.removeprefix(UNIX)) if unix else aiohttp.TCPConnector(limit=64)
-            session = self._sessions[node.pages] = aiohttp.ClientSession(connector=connector, headers=self._headers)
-        return session, "http://localhost" if unix else node.pages.rstrip("/")
+    def _client(self, node: Node) -> PageClient:
+        """One a page address, kept."""
+        client = self._clients.get(node.pages)
+        if client is None:
+            client = self._clients[node.pages] = PageClient(node.pages, self._headers)
+        return client
 
 
 def local_blocks(tiers: Sequence[str]) -> int:
