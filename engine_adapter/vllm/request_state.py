@@ -58,6 +58,12 @@ class RequestState:
     """By a save's number: the workers that are not done with it."""
     bypass: str = ""
     """Why the store is not used for this request."""
+    handover_id: str = ""
+    """Of the hand-over that it loads."""
+    loaders: int = 0
+    """Workers whose load of it is not over."""
+    outdated: bool = False
+    """Some of its KV is of before the engine was told to forget what it stored: nothing of it is saved."""
 
     def keys(self) -> list[bytes]:
         """Keys of all full blocks of what is known of the request: prompt and, after a preemption, what was generated."""
@@ -89,6 +95,8 @@ class RequestState:
 
         Only tokens that are known count: drafts and tokens still being sampled may yet be others.
         """
+        if self.outdated:
+            return Span(self.saved, self.saved)
         known = len(self.request.all_token_ids) if generated else self.request.num_prompt_tokens
         full = min(computed_tokens // self.block_tokens, known // self.block_tokens, len(self.block_ids))
         span = Span(self.saved, max(self.saved, full))
@@ -106,3 +114,9 @@ class RequestState:
         """Its blocks are gone; saves under way are given up."""
         self.block_ids, self.saved, self.loading, self.promised = [], 0, None, None
         self.saving.clear()
+        self.outdated = False
+
+    def forget(self) -> None:
+        """The engine's KV of the past is not its own any more: the chain begins anew, when all of it is computed again."""
+        self.outdated = self.outdated or bool(self.block_ids or self.loading)
+        self.chain, self.saved, self.promised = None, 0, None

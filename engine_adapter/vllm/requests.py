@@ -108,7 +108,7 @@ class Requests:
         self._epoch = b"reset\0" + secrets.token_bytes(16)
         for request_id, state in self.states.items():
             self._lookups.drop(request_id)
-            state.chain, state.saved, state.promised = None, 0, None
+            state.forget()
 
     def say_once(self, text: str) -> None:
         """In the log, the first time."""

@@ -9,7 +9,7 @@ import threading
 import torch
 
 from mooncask.client.reservations import Reservations
-from mooncask.client.wire import CommitState
+from mooncask.client.wire import BATCH_MAX, CommitState
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
@@ -32,7 +32,7 @@ class Save:
     def run(self) -> None:
         """Raises nothing of Mooncask's: what is not saved is computed again, some day."""
         done = 0
-        most = max(1, self._connection.settings.lease_bytes // self._planes.block_bytes)
+        most = min(max(1, self._connection.settings.lease_bytes // self._planes.block_bytes), BATCH_MAX)
         try:
             while done < len(self.plan.keys) and not self._revoked and self._connection.has_room:
                 stop = min(done + most, len(self.plan.keys))

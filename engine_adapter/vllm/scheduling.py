@@ -22,9 +22,10 @@ from mooncask.client.operations import Match
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.handover import FIELD, HandOver, wants_description, wants_remote_decode
+from mooncask.engine_adapter.vllm.handover_holds import HandOverHolds
 from mooncask.engine_adapter.vllm.load_decision import Limit, LoadDecisions
 from mooncask.engine_adapter.vllm.lookups import Found, Lookups, Question
-from mooncask.engine_adapter.vllm.messages import LoadPlan, SavePlan, StepPlan, WorkerReport
+from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan, SavePlan, StepPlan, WorkerReport
 from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState, Span
 from mooncask.engine_adapter.vllm.requests import Describe, Requests
 
@@ -63,6 +64,7 @@ class SchedulerSide:
         self.settings = connection.settings
         self.requests = Requests(connection, self.lookups, counters, describe, writes)
         self.states = self.requests.states
+        self.holds = HandOverHolds(connection, self.lookups.in_background)
         self._reads, self._writes, self._hands_over = reads, writes, hands_over
         self._workers = workers
         self._block_tokens = connection.shards[0].block_tokens
@@ -111,6 +113,7 @@ class SchedulerSide:
         if handover is not None:
             refusal = handover.refusal(self.connection.handles[0].fingerprint.hex(), keys)
             expected = 0 if refusal else handover.n_blocks
+            state.handover_id = "" if refusal else handover.handover_id
             if refusal:
                 self.counters.add("refused_handovers")
                 self.requests.say_once(f"hand-over from {handover.node} is not used: {refusal}")
@@ -133,6 +136,7 @@ class SchedulerSide:
         state.saved = max(state.saved, found.stored)
         if external_tokens:
             span = state.plan_load(external_tokens // self._block_tokens)
+            state.loaders = self._workers
             self.counters.add("lookup_hit_tokens", external_tokens)
             self._loads.append(self._load_plan(state, span, block_ids, found))
 
@@ -197,11 +201,18 @@ class SchedulerSide:
                 state.saving[number] -= report.saved[number]
                 if state.saving[number] <= 0:
                     del state.saving[number]
+        self.holds.saved(report.saved)
         for done in report.loads:
             self.decisions.loaded(done)
             loading = self.states.get(done.request_id)
             if loading is not None:
-                loading.loaded(done.blocks)
+                self._loaded(loading, done)
+
+    def _loaded(self, state: RequestState, done: LoadDone) -> None:
+        state.loaded(done.blocks)
+        state.loaders -= 1
+        if not state.loaders and state.handover_id:
+            self.holds.loaded(state.handover_id)
 
     # --- ending ---
 
@@ -226,7 +237,10 @@ class SchedulerSide:
         keys = state.keys()[:blocks]
         family = self.connection.handles[0].fingerprint.hex()
         digest = keys[-1].hex() if keys else ""
-        return HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8)).params(remote)
+        told = HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8))
+        if remote:
+            self.holds.handed_over(told.handover_id, keys, state.saving)
+        return told.params(remote)
 
     def reset(self) -> None:
         """Nothing that was stored before is this engine's any more."""
@@ -234,4 +248,5 @@ class SchedulerSide:
 
     def close(self) -> None:
         self.lookups.close()
+        self.holds.close()
         self.connection.close()

@@ -52,19 +52,26 @@ class SmallEngine:
     """One scheduler and `workers` tensor-parallel workers, all in this process."""
 
     def __init__(
-        self, socket: str, workers: int = 1, role: str = "both", model: str = "m", seed: int = 0, **settings: Any
+        self,
+        socket: str,
+        workers: int = 1,
+        role: str = "both",
+        model: str = "m",
+        seed: int = 0,
+        blocks: int = BLOCKS,
+        **settings: Any,
     ) -> None:
         chosen = ConnectorSettings.parse({"socket": socket, "load": "always", **settings})
         self.counters = Counters()
         torch.manual_seed(seed)
         self.tensors = [
-            {f"layers.{layer}": torch.randn(BLOCKS, 2, BLOCK_TOKENS, 8) for layer in range(3)} for _ in range(workers)
+            {f"layers.{layer}": torch.randn(blocks, 2, BLOCK_TOKENS, 8) for layer in range(3)} for _ in range(workers)
         ]
         family = {"engine": "small", "model": model, "block_tokens": str(BLOCK_TOKENS)}
         self.workers: list[WorkerSide] = []
         hellos: list[WorkerHello] = []
         for rank, tensors in enumerate(self.tensors):
-            planes, shard = KvPlanes.of(tensors, BLOCKS, "m"), Shard(rank, workers)
+            planes, shard = KvPlanes.of(tensors, blocks, "m"), Shard(rank, workers)
             hellos.append(WorkerHello(family, shard.name, "", planes.block_bytes, BLOCK_TOKENS))
             self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, role != "reads"))
         self.describe: Callable[[Any], tuple[BlockExtras, str]] = lambda _: (BlockExtras(), "")

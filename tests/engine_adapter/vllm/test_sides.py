@@ -325,6 +325,34 @@ def test_an_engine_that_was_reset_finds_nothing_of_before_and_its_own_of_after(d
         assert other.matched(later) == 0
 
 
+def test_kv_of_before_a_reset_is_not_saved_until_all_of_the_request_is_computed_anew(daemon: DaemonProcess) -> None:
+    one = request(3)
+    with SmallEngine(daemon.socket_path) as engine:
+        engine.scheduler.arrived(one)
+        engine.compute(one, [0, 1, 2, 3], tokens=2 * BLOCK_TOKENS)
+        engine.settle()
+        assert engine.counters.totals["saved_blocks"] == 2
+        engine.scheduler.reset()
+        assert engine.compute(one, [0, 1, 2, 3]).saves == []
+        assert engine.matched(again(one)) == 0
+        engine.step(preempted=(one.request_id,))
+        engine.compute(one, [4, 5, 6, 7])
+        engine.settle()
+        assert engine.matched(again(one)) == 3 * BLOCK_TOKENS
+
+
+def test_a_prompt_of_more_blocks_than_one_request_takes_is_saved_and_loaded(daemon: DaemonProcess) -> None:
+    blocks = 4100
+    one = request(blocks)
+    with SmallEngine(daemon.socket_path, blocks=blocks + 1, deadline_ms=5000) as engine:
+        ids = list(range(blocks + 1))
+        stored(engine, one, ids)
+        assert engine.counters.totals["saved_blocks"] == blocks
+        assert load(engine, again(one), ids) == blocks * BLOCK_TOKENS
+        engine.settle()
+        assert engine.counters.totals["loaded_blocks"] == blocks
+
+
 def test_an_engine_starts_without_a_daemon_and_uses_it_when_it_comes(tmp_path: Path) -> None:
     with DaemonProcess.start(tmp_path) as daemon:
         daemon.stop()
