@@ -44,6 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "top": Entry("mooncask.tools.top:top", "Watch the daemon: tiers, flows, hottest chains, clients.", LOOKING),
     "peers": Entry("mooncask.tools.peers:peers", "Show the other nodes, and what came from each.", LOOKING),
     "why": Entry("mooncask.tools.why:why", "Explain a miss: which block of a prompt is not here, and why.", LOOKING),
+    "bill": Entry("mooncask.tools.bill:bill", "Bills of a Conductor's tenants, and when caches pay.", LOOKING),
     "verify": Entry("mooncask.tools.verify:verify", "Check every block against its checksum.", LOOKING),
     "hash": Entry("mooncask.tools.hashing:hash_command", "Print the keys of a prompt's blocks.", LOOKING),
     "namespaces": Entry("mooncask.tools.namespaces:namespaces", "List, create and drop namespaces.", NAMESPACES),
@@ -53,7 +54,9 @@ COMMANDS: dict[str, Entry] = {
     "import": Entry("mooncask.tools.transfer.command:import_command", "Read an export into a namespace.", NAMESPACES),
     "serve": Entry("mooncask.tools.serve:serve", "Run the daemon of this node until SIGTERM or Ctrl-C.", RUNNING),
     "conductor": Entry(
-        "mooncask.conductor.serving.command:conductor", "Serve models through workers: an OpenAI-compatible door.", RUNNING
+        "mooncask.conductor.serving.command:conductor",
+        "Serve models through workers: an OpenAI-compatible door.",
+        RUNNING,
     ),
     "worker": Entry(
         "mooncask.engine_adapter.transformers.server.__main__:main", "Run a prefill or decode worker.", RUNNING
