@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
+from mooncask.client.worker_api import Role
 from mooncask.conductor.scheduling.admission import ADMISSIONS
 from mooncask.conductor.scheduling.placement import PLACEMENTS
 from mooncask.conductor.serving.billing.prices import Prices
@@ -155,17 +156,53 @@ class BillingSection(Section, frozen=True):
     """So long the metering log goes back."""
 
 
+class WorkerSection(Section, frozen=True):
+    """[workers.NAME]: a vLLM server with Mooncask's connector. Other workers register by themselves."""
+
+    address: str
+    """http://HOST:PORT."""
+    role: Role
+    model: str
+    """As clients name it."""
+    node: str = ""
+    node_pages: str = ""
+    """The daemon beside it: its node's name, and where its pages are: http://HOST:PORT or unix:PATH."""
+    slots: Count = 256
+    """Requests at a time: its --max-num-seqs."""
+    api_key: str = ""
+    api_key_file: str = ""
+    kv_events: str = ""
+    """Where it publishes KV events (tcp://HOST:PORT): what its own prefix cache holds counts then too."""
+    may_change_role: bool = False
+    """Its connector's kv_role is kv_both: it can serve as either."""
+    gone_seconds: Positive = 5.0
+    """After so long without an answer it is taken to be gone."""
+
+
+class IndexerSection(Section, frozen=True):
+    """The query API for other routers; no `listen`: there is none."""
+
+    listen: str = ""
+    token: str = ""
+    token_file: str = ""
+    hash_seed: NotNegative = 0
+    """That of the rolling hashes which /query_by_hash is given."""
+    blocks_max: Count = 2_000_000
+
+
 class Config(Section, frozen=True):
     server: ServerSection = ServerSection()
     policy: PolicySection = PolicySection()
     limits: LimitsSection = LimitsSection()
     classes: dict[str, ClassSection] = {}
     models: dict[str, ModelSection] = {}
+    workers: dict[str, WorkerSection] = {}
     keys: dict[str, KeySection] = {}
     tenants: dict[str, TenantSection] = {}
     tenancy: TenancySection = TenancySection()
     public: dict[str, PublicSection] = {}
     admin: AdminSection = AdminSection()
+    indexer: IndexerSection = IndexerSection()
     state: StateSection = StateSection()
     caching: CachingSection = CachingSection()
     billing: BillingSection = BillingSection()
@@ -242,6 +279,10 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
 def _check(config: Config) -> None:
     _one_of("policy.placement", config.policy.placement, PLACEMENTS)
     _one_of("policy.admission", config.policy.admission, ADMISSIONS)
+    _check_indexer(config.indexer)
+    for name, worker in config.workers.items():
+        if not worker.address.startswith(("http://", "https://")):
+            raise ConfigError(f"workers.{name}.address", repr(worker.address), "must be http://HOST:PORT")
     host, _ = split_listen(config.server.listen, "server.listen")
     if not is_loopback(host) and not config.keys:
         raise ConfigError(
@@ -254,6 +295,14 @@ def _check(config: Config) -> None:
         raise ConfigError(
             "server.workers_listen", config.server.workers_listen, "another address than loopback needs a worker_secret"
         )
+
+
+def _check_indexer(section: IndexerSection) -> None:
+    if not section.listen:
+        return
+    host, _ = split_listen(section.listen, "indexer.listen")
+    if not is_loopback(host) and not told_or_read(section.token, section.token_file, "indexer.token_file"):
+        raise ConfigError("indexer.listen", section.listen, "another address than loopback needs indexer.token")
 
 
 def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> None:
