@@ -4,22 +4,19 @@ Chunks are named by words; what is in one is random by its seed, and told by its
 """
 
 import asyncio
-import json
-import logging
 import os
-import sys
 import threading
 from hashlib import sha256
 from typing import Any
 
 import torch
+from answer_lines import answer_lines
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend import RemoteBackend
 from lmcache.v1.storage_backend.local_cpu_backend import LocalCPUBackend
 
-log = logging.getLogger(__name__)
 TOKENS = 256
 PUT_SECONDS = 20.0
 
@@ -169,20 +166,6 @@ class Commands:
         return dict(connection.getWrappedConnector().store.counts)
 
 
-def main() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    commands = Commands()
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        try:
-            answer = getattr(commands, name)(**arguments)
-        except Exception as exc:
-            log.exception("%s failed", name)
-            answer = {"error": f"{type(exc).__name__}: {exc}"}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(Commands())
     os._exit(0)  # the S3 client's threads do not end by themselves

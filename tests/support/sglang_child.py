@@ -4,10 +4,7 @@ Reads a JSON list [command, {arguments}] a line from stdin and answers each with
 raised. Ends with its stdin. Pages are named by letters here; each is SGLang's own hash of tokens made from the letter.
 """
 
-import json
-import logging
 import os
-import sys
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +14,7 @@ import absent_modules
 absent_modules.install()
 
 import torch
+from answer_lines import answer_lines
 from sglang.srt.managers.cache_controller import HiCacheController
 from sglang.srt.mem_cache.device_pool_info import KVBufferLayout, KVBuffers, MHABufferInfo
 from sglang.srt.mem_cache.hicache_storage import (
@@ -29,8 +27,6 @@ from sglang.srt.mem_cache.hicache_storage import (
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.mem_cache.utils import get_hash_str
-
-log = logging.getLogger(__name__)
 
 PAGE, LAYERS, HEADS, HEAD_DIM, PAGES = 16, 4, 2, 32, 12
 FAILURES = "SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"
@@ -228,20 +224,6 @@ class Commands:
         return type(self.ranks[rank].backend).__name__
 
 
-def main() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    commands = Commands()
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        try:
-            answer = getattr(commands, name)(**arguments)
-        except Exception as exc:
-            log.exception("%s failed", name)
-            answer = {"error": f"{type(exc).__name__}: {exc}"}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(Commands())
     os._exit(0)  # what SGLang registered for the end of a process waits here for GPU modules that are not real

@@ -3,11 +3,8 @@
 Commands as in `sglang_child.py`. Runs under the interpreter that has vLLM.
 """
 
-import json
-import logging
 import mmap
 import os
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +13,7 @@ from typing import Any
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
 
 import numpy as np
+from answer_lines import answer_lines
 from vllm.v1.core.kv_cache_utils import init_none_hash
 from vllm.v1.kv_offload.base import LookupResult, ReqContext, make_offload_key
 from vllm.v1.kv_offload.config import (
@@ -28,7 +26,6 @@ from vllm.v1.kv_offload.config import (
 from vllm.v1.kv_offload.tiering.base import TransferJob
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 
-log = logging.getLogger(__name__)
 TIER = {"type": "MooncaskTier", "module_path": "mooncask.engine_adapter.vllm_tier"}
 ROWS, ROW_BYTES = 16, 8192
 WAIT_SECONDS = 20.0
@@ -179,20 +176,6 @@ class Commands:
         return sorted(path.name for path in Path("/dev/shm").glob("vllm_offload_*") if path.name in before)
 
 
-def main() -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    commands = Commands()
-    print(json.dumps("ready"), flush=True)
-    for line in sys.stdin:
-        name, arguments = json.loads(line)
-        try:
-            answer = getattr(commands, name)(**arguments)
-        except Exception as exc:
-            log.exception("%s failed", name)
-            answer = {"error": f"{type(exc).__name__}: {exc}"}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines(Commands())
     os._exit(0)  # vLLM's threads may still run
