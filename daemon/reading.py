@@ -243,7 +243,8 @@ class _Pending:
     ) -> wire.Acquired:
         """Leases `extents` to the process; the caller sends this, with no await in between."""
         request, session = self._request, self._session
-        keys = request.keys if len(index) == len(request.keys) else [request.keys[i] for i in index]
+        # Only a range is known to be in the keys' own order; what arrives is not, and a lease is adopted by its key.
+        keys = request.keys if index == range(len(request.keys)) else [request.keys[i] for i in index]
         leases = self._leases.grant(session.process.token, session.number, keys, extents, time.monotonic())
         token = b""
         if request.want_token:
