@@ -238,8 +238,9 @@ class LiveDispatcher:
         if run.hashing is not None and keys:
             held = await self._prefixes.held(list(nodes.values()), run.hashing, keys)
         block_tokens = run.hashing.block_tokens if run.hashing is not None else 1
-        prompt = Prompt(job.id, job.model, len(run.tokens), self._table.rank(job.service_class), block_tokens, held)
-        return prompt, keys
+        engines = self._prefixes.engines.prefixes(keys)
+        rank = self._table.rank(job.service_class)
+        return Prompt(job.id, job.model, len(run.tokens), rank, block_tokens, held, engines), keys
 
     async def _take_slot(self, run: Run, prompt: Prompt, placement: Placement) -> Worker:
         eta = time.monotonic() + placement.ttft_seconds

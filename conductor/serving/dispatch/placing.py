@@ -5,7 +5,7 @@ Not here: asking the nodes (`prefixes.py`), carrying it out (`dispatcher.py`).
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mooncask.client.worker_api import Role
 from mooncask.conductor.scheduling.decision import Arrival, Assignment, Policies, PoolFacts, Rejection
@@ -22,7 +22,7 @@ RETRY_SECONDS_MIN = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What placement looks at. `held`: by node name, in blocks."""
+    """What placement looks at. `held`: by node name, in blocks; `engines`: by worker, what its engine has itself."""
 
     request: str
     model: str
@@ -30,6 +30,12 @@ class Prompt:
     priority: int
     block_tokens: int
     held: dict[str, Held]
+    engines: dict[str, int] = field(default_factory=dict)
+
+    def most(self) -> int:
+        """Tokens of it that somebody has."""
+        held = (held.now for held in self.held.values())
+        return max([*held, *self.engines.values()], default=0) * self.block_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,7 @@ class Placer:
         if not decodes:
             raise NoWorkers(f"no decode worker of model {prompt.model} answers")
         matched = max((held.now for held in prompt.held.values()), default=0) * prompt.block_tokens
-        decision.matched_tokens = matched
+        decision.matched_tokens = prompt.most()
         inline = prompt.tokens - matched <= self.inline_tokens
         if not prefills and not inline:
             raise NoWorkers(f"no prefill worker of model {prompt.model} answers")
@@ -97,9 +103,10 @@ class Placer:
         nobody = Held(0, 0)
         return PoolFacts(
             prefills=[
-                self.books.prefill_facts(worker, held.now * step, held.soon * step, pace, now)
+                self.books.prefill_facts(worker, held.now * step, max(held.soon, own) * step, pace, now)
                 for worker in prefills
                 for held in [prompt.held.get(worker.registration.node.name, nobody)]
+                for own in [prompt.engines.get(worker.name, 0)]
             ],
             decodes=[self.books.decode_facts(worker) for worker in decodes],
             expected_output=self.books.expected_output,

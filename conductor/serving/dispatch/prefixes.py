@@ -14,6 +14,7 @@ import msgspec
 
 from mooncask.client import control
 from mooncask.client.worker_api import Hashing, Node
+from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
 
 log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Prefixes:
         self._headers = {"Authorization": f"Bearer {admin_token}"} if admin_token else {}
         self._clients: dict[str, PageClient] = {}
         self.recent = Recent()
+        self.engines = EngineEvents()
         self.unanswered = 0
 
     async def held(self, nodes: Sequence[Node], hashing: Hashing, keys: Sequence[bytes]) -> dict[str, Held]:
