@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.serving.billing.pages import BillPage
 from mooncask.conductor.serving.caching.starting import caching, metering
 from mooncask.conductor.serving.config import Config, secret_of, split_listen, told_or_read
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
@@ -20,12 +21,14 @@ from mooncask.conductor.serving.dispatch.pools import Pools
 from mooncask.conductor.serving.dispatch.prefixes import Prefixes
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.door.door import Door
+from mooncask.conductor.serving.indexer.opening import indexing
 from mooncask.conductor.serving.pages.access import PageAccess
 from mooncask.conductor.serving.pages.metrics import ConductorMetrics
 from mooncask.conductor.serving.pages.pages import Pages, Told
 from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate
 from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
 from mooncask.conductor.serving.text.texts import Texts
+from mooncask.conductor.serving.vllm_pool import vllm_pool, vllm_speech
 from mooncask.conductor.serving.workers_door import WorkersDoor
 from mooncask.errors import AddressInUse
 
@@ -55,7 +58,7 @@ async def listening(app: web.Application, listen: str, key: str) -> AsyncIterato
 @contextlib.asynccontextmanager
 async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
     """The part that knows workers and no clients."""
-    pools, client = Pools(), WorkerClient(secret_of(config.server))
+    pools, client = Pools(), WorkerClient(secret_of(config.server), others=vllm_speech(config))
     prefixes = Prefixes(config.limits.prefix_seconds)
     limits = Limits(
         config.limits.running_max,
@@ -66,7 +69,8 @@ async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
     dispatcher = LiveDispatcher(pools, client, prefixes, PolicyTable(_policy_settings(config)), limits)
     sweeping = asyncio.create_task(_sweep(pools))
     try:
-        yield dispatcher
+        async with vllm_pool(config, dispatcher, prefixes.engines):
+            yield dispatcher
     finally:
         sweeping.cancel()
         await prefixes.close()
@@ -126,8 +130,14 @@ async def run(config: Config) -> None:
             dispatcher, texts, metered, config.server.body_bytes_max, config.server.client_seconds, caching=caches
         )
         application = door.application()
-        pages_of(config, dispatcher, gate, door).add_to(application)
+        pages = pages_of(config, dispatcher, gate, door)
+        pages.add_to(application)
+        BillPage(metered.meter, config.prices, config.billing.currency, pages.access.check).add_to(application)
         address = await stack.enter_async_context(listening(application, config.server.listen, "server.listen"))
+        if config.indexer.listen:
+            index = await stack.enter_async_context(indexing(config.indexer))
+            where = await stack.enter_async_context(listening(index, config.indexer.listen, "indexer.listen"))
+            log.info("routers ask the index at http://%s", where)
         log.info("clients are served at http://%s/v1", address)
         await stop.wait()
         await door.drain(config.server.drain_seconds)
