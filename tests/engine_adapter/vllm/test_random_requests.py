@@ -1,0 +1,305 @@
+"""Engines that start, preempt, abort and finish requests at random over shared prefixes and few blocks, at a daemon that stops and
+starts: whatever a load brings is the KV of exactly those tokens, and every request's load and saves come to an end.
+
+The engine's own rules are those of vLLM's scheduler: blocks are shared by a prefix cache and counted, a request that loads
+keeps its places until all workers have reported, a finished one until its saves are done, a preempted one gives them up at
+once. Free blocks are overwritten in every step, so that a late read or write shows. A failure names its seed.
+"""
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
+
+from daemon_process import DaemonProcess
+from small_engine import BLOCK_TOKENS, BLOCKS, Request, SmallEngine
+
+from mooncask.engine_adapter.vllm.messages import WorkerReport
+from mooncask.engine_adapter.vllm.scheduling import Scheduled
+
+STEPS = 180
+SECONDS = 20.0
+POISON = -1.0
+
+
+@dataclass
+class Running:
+    """One request in the engine."""
+
+    request: Request
+    ids: list[int] = field(default_factory=list)
+    computed: int = 0
+    answer: int = 0
+    state: str = "waiting"
+    loading: range = range(0)
+    waits_for: int = 0
+    failed: set[int] = field(default_factory=set)
+
+
+class RandomEngine:
+    """The scheduler's and the workers' part of vLLM, as far as blocks go."""
+
+    def __init__(self, socket: str, chance: random.Random, model: str, workers: int, **settings: object) -> None:
+        self.small = SmallEngine(socket, workers, model=model, deadline_ms=150, load_deadline_ms=400, **settings)
+        self.chance, self.model, self.workers = chance, model, workers
+        self.requests: dict[str, Running] = {}
+        self.held: Counter[int] = Counter()
+        self.cached: dict[bytes, int] = {}
+        self.leaving: dict[str, tuple[list[int], int]] = {}
+        """Finished requests whose blocks are kept: blocks, and workers that have not let go."""
+        self.preempted: list[str] = []
+        self.loaded_blocks = 0
+
+    # --- the KV of a block: a number that only its whole prefix gives ---
+
+    def value(self, one: Request, block: int, rank: int) -> float:
+        tokens = one.all_token_ids[: (block + 1) * BLOCK_TOKENS]
+        digest = sha256(f"{self.model} {rank}/{self.workers} {one.cache_salt} {tokens}".encode()).digest()
+        return float(int.from_bytes(digest[:3]))
+
+    def fill(self, block_id: int, rank: int, value: float) -> None:
+        for layer, tensor in enumerate(self.small.tensors[rank].values()):
+            tensor[block_id].fill_(value + layer)
+
+    def check(self, running: Running, block: int) -> None:
+        for rank in range(self.workers):
+            wanted = self.value(running.request, block, rank)
+            for layer, tensor in enumerate(self.small.tensors[rank].values()):
+                assert bool((tensor[running.ids[block]] == wanted + layer).all()), (
+                    f"block {block} of {running.request.request_id} on worker {rank} is not its own"
+                )
+
+    # --- blocks ---
+
+    def take(self, number: int) -> list[int] | None:
+        free = [block for block in range(BLOCKS) if not self.held[block]]
+        if len(free) < number:
+            return None
+        chosen = self.chance.sample(free, number)
+        self.hold(chosen)
+        return chosen
+
+    def hold(self, ids: list[int]) -> None:
+        self.held.update(ids)
+
+    def free(self, ids: list[int]) -> None:
+        self.held.subtract(ids)
+        assert all(self.held[block] >= 0 for block in ids)
+        gone = {block for block in ids if not self.held[block]}
+        self.cached = {name: block for name, block in self.cached.items() if block not in gone}
+
+    def name(self, one: Request, block: int) -> bytes:
+        return repr((one.cache_salt, one.all_token_ids[: (block + 1) * BLOCK_TOKENS])).encode()
+
+    def own_prefix(self, one: Request) -> list[int]:
+        found: list[int] = []
+        full = (len(one.all_token_ids) - 1) // BLOCK_TOKENS
+        while len(found) < full and self.name(one, len(found)) in self.cached:
+            found.append(self.cached[self.name(one, len(found))])
+        return found
+
+    # --- what happens to requests ---
+
+    def add(self, one: Request) -> None:
+        self.requests[one.request_id] = Running(one, answer=self.chance.randrange(1, 40))
+        self.small.scheduler.arrived(one)
+
+    def schedule(self, running: Running) -> None:
+        one = running.request
+        prefix = self.own_prefix(one)
+        external = self.small.scheduler.matched(one, len(prefix) * BLOCK_TOKENS)
+        if external is None:
+            return
+        needed = -(-len(one.all_token_ids) // BLOCK_TOKENS) + 1 - len(prefix)
+        self.hold(prefix)
+        mine = self.take(needed)
+        if mine is None:
+            self.free(prefix)
+            return
+        running.ids, running.computed = prefix + mine, len(prefix) * BLOCK_TOKENS
+        self.small.scheduler.allocated(one, running.ids, external)
+        running.state, running.failed = "running", set()
+        if external:
+            running.state, running.waits_for = "loading", self.workers
+            running.loading = range(len(prefix), len(prefix) + external // BLOCK_TOKENS)
+
+    def preempt(self, running: Running) -> None:
+        self.free(running.ids)
+        self.preempted.append(running.request.request_id)
+        running.ids, running.computed, running.state = [], 0, "waiting"
+        running.request.num_preemptions += 1
+
+    def end(self, running: Running, aborted: bool) -> None:
+        one = running.request
+        keep = self.small.scheduler.finished(one, aborted)[0]
+        if running.state == "loading":
+            running.state = "aborted"  # the places are kept until the workers have reported
+            return
+        del self.requests[one.request_id]
+        if keep:
+            self.leaving[one.request_id] = (running.ids, self.workers)
+        else:
+            self.free(running.ids)
+
+    # --- a step ---
+
+    def step(self) -> None:
+        for running in list(self.requests.values()):
+            if running.state == "waiting":
+                self.schedule(running)
+        scheduled = []
+        for running in self.requests.values():
+            if running.state == "running" and self.chance.random() < 0.8:
+                until = self.computed_after(running)
+                scheduled.append(Scheduled(running.request.request_id, until, list(running.ids), True))
+        plan = self.small.scheduler.step(scheduled, self.preempted, sum(one.computed_tokens for one in scheduled))
+        self.preempted = []
+        for worker in self.small.workers:
+            worker.revoke(plan.preempted)
+            worker.start_loads(plan)
+        self.compute(scheduled)
+        for worker in self.small.workers:
+            worker.start_saves(plan)
+        self.collect(plan)
+
+    def computed_after(self, running: Running) -> int:
+        left = len(running.request.all_token_ids) - running.computed
+        return running.computed + (left if left < 3 else self.chance.randrange(1, left + 1))
+
+    def compute(self, scheduled: list[Scheduled]) -> None:
+        for rank in range(self.workers):
+            for block in range(BLOCKS):
+                if not self.held[block]:
+                    self.fill(block, rank, POISON)
+        for one in scheduled:
+            running = self.requests[one.request_id]
+            first, last = running.computed // BLOCK_TOKENS, one.computed_tokens // BLOCK_TOKENS
+            for block in range(first):
+                self.check(running, block)
+            for block in range(first, last):
+                for rank in range(self.workers):
+                    self.fill(running.ids[block], rank, self.value(running.request, block, rank))
+            running.computed = one.computed_tokens
+
+    def collect(self, plan: object) -> None:
+        report, failed = WorkerReport(), set[int]()
+        for worker in self.small.workers:
+            over = worker.finished(plan)  # type: ignore[arg-type]  # a StepPlan
+            failed |= worker.failed_blocks()
+            report.add(worker.report() or WorkerReport())
+            for name in over.received:
+                self.requests[name].waits_for -= 1
+            for name in over.sent:
+                ids, left = self.leaving[name]
+                self.leaving[name] = (ids, left - 1)
+        self.small.scheduler.reported(report)
+        for name in [name for name, (_, left) in self.leaving.items() if not left]:
+            self.free(self.leaving.pop(name)[0])
+        for running in list(self.requests.values()):
+            self.after(running, failed)
+
+    def after(self, running: Running, failed: set[int]) -> None:
+        if running.state in ("loading", "aborted"):
+            running.failed |= failed & set(running.ids)
+            if running.waits_for:
+                return
+            if running.state == "aborted":
+                self.free(running.ids)
+                del self.requests[running.request.request_id]
+                return
+            good = next((i for i in running.loading if running.ids[i] in running.failed), running.loading.stop)
+            running.computed = min(good * BLOCK_TOKENS, len(running.request.all_token_ids) - 1)
+            self.loaded_blocks += good - running.loading.start
+            for block in range(good):
+                self.check(running, block)
+            running.state = "running"
+        elif running.state == "running" and running.computed >= len(running.request.all_token_ids):
+            for block in range(running.computed // BLOCK_TOKENS):
+                self.cached.setdefault(self.name(running.request, block), running.ids[block])
+            running.answer -= 1
+            room = len(running.ids) * BLOCK_TOKENS - len(running.request.all_token_ids)
+            if running.answer and room:
+                running.request.all_token_ids.append(self.chance.randrange(5))
+            else:
+                self.end(running, aborted=False)
+
+    def settle(self) -> None:
+        """Everything ends, soon."""
+        deadline = time.monotonic() + SECONDS
+        while self.requests or self.leaving:
+            for running in list(self.requests.values()):
+                if running.state != "aborted":
+                    self.end(running, aborted=True)
+            self.step()
+            assert time.monotonic() < deadline, f"still there: {list(self.requests)}, {list(self.leaving)}"
+        assert not self.small.scheduler.states and not +self.held
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[DaemonProcess]:
+    """After a restart its blocks are on NVMe, from where they come in any order."""
+    with DaemonProcess.start(tmp_path, {"dram.capacity": "16 MiB", "nvme.path": str(tmp_path / "nvme")}) as running:
+        yield running
+
+
+def new_request(chance: random.Random, names: Iterator[int]) -> Request:
+    """Its prompt begins as many others do."""
+    prefix = chance.randrange(3)
+    tokens = [100 * prefix + i for i in range(chance.randrange(1, 6) * BLOCK_TOKENS)]
+    tail = [chance.randrange(4) for _ in range(chance.randrange(2 * BLOCK_TOKENS))]
+    return Request(f"r{next(names)}", tokens + tail, cache_salt=chance.choice([None, None, "a", "b"]))
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+def test_no_request_ever_gets_the_kv_of_other_tokens_and_each_comes_to_its_end(
+    daemon: DaemonProcess, seed: int
+) -> None:
+    chance, names = random.Random(seed), count()
+    engines = [
+        RandomEngine(daemon.socket_path, chance, "one", 1),
+        RandomEngine(daemon.socket_path, chance, "one", 1, lease_bytes=1),
+        RandomEngine(daemon.socket_path, chance, "two", 2, lease_bytes=8000, save_backlog_max=4),
+    ]
+    try:
+        for step in range(STEPS):
+            for engine in engines:
+                disturb(engine, chance, names)
+                engine.step()
+            if step % 60 == 59:
+                daemon.restart() if step % 120 == 59 else freeze(daemon, engines)
+        for engine in engines:
+            engine.settle()
+        assert sum(engine.loaded_blocks for engine in engines) > 20, "it was no test of loads"
+    finally:
+        for engine in engines:
+            engine.small.close()
+
+
+def disturb(engine: RandomEngine, chance: random.Random, names: Iterator[int]) -> None:
+    running = [one for one in engine.requests.values() if one.state != "aborted"]
+    if len(running) < 5 and chance.random() < 0.5:
+        engine.add(new_request(chance, names))
+    if running and chance.random() < 0.05:
+        engine.end(chance.choice(running), aborted=True)
+    computing = [one for one in engine.requests.values() if one.state == "running"]
+    if computing and chance.random() < 0.1:
+        engine.preempt(chance.choice(computing))
+
+
+def freeze(daemon: DaemonProcess, engines: list[RandomEngine]) -> None:
+    """For some steps."""
+    daemon.freeze()
+    try:
+        for engine in engines:
+            for _ in range(3):
+                engine.step()
+    finally:
+        daemon.thaw()
