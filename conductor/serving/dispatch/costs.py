@@ -7,6 +7,8 @@ from mooncask.conductor.models.learned import LearnedDecode, LearnedPrefill
 
 STEP_START = LinearStep(fixed=0.02, per_request=0.002, per_token=1e-7)
 """Before any step was measured; the first reports put it right."""
+START_CONFIDENCE = 0.05
+"""A warm-up, alone or among others that start as well, says little of a pool at work: some ten observations outweigh it."""
 FETCH_BYTES_PER_SECOND = 1e9
 """Between two nodes, before it was measured."""
 FETCH_HALF_BYTES = 64 << 20
@@ -34,7 +36,8 @@ class PoolCosts:
     @classmethod
     def starting(cls, prefill_tokens_per_second: float, token_bytes: float) -> "PoolCosts":
         pace = 1.0 / prefill_tokens_per_second if prefill_tokens_per_second else 1e-3
-        return cls(LearnedPrefill(PolynomialPrefill(pace, pace * 1e-5)), LearnedDecode(STEP_START), token_bytes)
+        prefill = LearnedPrefill(PolynomialPrefill(pace, pace * 1e-5), START_CONFIDENCE)
+        return cls(prefill, LearnedDecode(STEP_START, START_CONFIDENCE), token_bytes)
 
     def prefill_seconds(self, tokens: int, prefix: int) -> float:
         return self.prefill.seconds(tokens, prefix)

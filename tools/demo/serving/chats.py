@@ -85,13 +85,13 @@ def documents() -> list[str]:
 
 
 def cut(text: str, characters: int = DOCUMENT_CHARACTERS) -> list[str]:
-    """Pieces of at least `characters`, from paragraph to paragraph; what is left over at the end is no piece."""
+    """Pieces of `characters`, each from the beginning of a paragraph; what is left over at the end is no piece."""
     pieces, piece = [], ""
     for paragraph in text.split("\n\n"):
         if "|" in paragraph or "    " in paragraph:  # tables and code are no prose to ask about
             continue
         piece = f"{piece}\n\n{paragraph}" if piece else paragraph
         if len(piece) >= characters:
-            pieces.append(piece[: 2 * characters])
+            pieces.append(piece[:characters])
             piece = ""
     return pieces

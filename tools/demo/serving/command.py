@@ -68,7 +68,7 @@ def make_plan(quick: bool, overload: bool, seeds: int, chats: int, load: float) 
         else [(placement, "predicted") for placement in PLACEMENTS]
     )
     return Plan(
-        shape=Shape(4, 3, 2, 1.0) if quick else Shape(chats, 3, max(2, chats // 4)),
+        shape=Shape(4, 3, 2, 1.0) if quick else Shape(chats, 3, max(2, chats * 3 // 5)),
         pressed_chats=2 if quick else 6,
         answer_tokens=8 if quick else 16,
         load=load or (OVERLOAD if overload else LOAD),
