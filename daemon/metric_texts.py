@@ -6,6 +6,7 @@ COUNTERS: dict[str, str] = {
     "acquire_loaded_blocks": "Blocks that acquires got after a load from NVMe or from whoever was putting them.",
     "acquire_missed_blocks": "Blocks that acquires asked for and did not get by their deadline.",
     "blocks_warmed": "Blocks that were brought into memory ahead of need.",
+    "cold_blocks_left_unspilled": "Blocks that were evicted and are not in the bucket: too fast, or not chosen by the rules of [cold].",
     "cold_blocks_read": "Blocks that came from the bucket and are stored here.",
     "cold_blocks_wrong": "Blocks from the bucket that were not what was put there. They were not served.",
     "cold_failures": "Requests that the bucket did not answer, or answered too late.",

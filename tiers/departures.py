@@ -35,6 +35,8 @@ class Departures:
         """Ever since the start."""
         self.observers: list[Callable[[int, bytes], None]] = []
         """Called with namespace and key in the step in which the block leaves: they must only take note."""
+        self.eviction_observers: list[Callable[[int, bytes], None]] = []
+        """As `observers`, only for blocks that had to go for others."""
         self.by_reason: Counter[tuple[str, int]] = Counter()
         """(reason, last tier) -> how many, since the start."""
 
@@ -45,6 +47,9 @@ class Departures:
         self.noted += 1
         for observer in self.observers:
             observer(namespace, key)
+        if reason in ("evicted", "lost_dirty"):
+            for observer in self.eviction_observers:
+                observer(namespace, key)
 
     def take(self, most: int) -> list[Departure]:
         """Up to `most` of them; they are no longer here then."""

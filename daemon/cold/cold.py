@@ -21,7 +21,11 @@ from mooncask.daemon.cold.world import World
 from mooncask.daemon.config import Config
 from mooncask.daemon.directory.directory import namespace_id, new_incarnation
 from mooncask.daemon.http.callers.credentials import secret_of_file
+from mooncask.daemon.insight.verdicts import clock_text
+from mooncask.daemon.peers.shared import SharedNamespaces
+from mooncask.daemon.peers.specs import Spec, open_spec
 from mooncask.daemon.service import Service
+from mooncask.errors import NoSuchNamespace
 from mooncask.tiers.block import TierName
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import Match, TierStatus
@@ -65,13 +69,17 @@ class Cold:
         cold._tasks = [loop.create_task(cold._refreshing.run()), loop.create_task(cold._look_after())]
         if section.spill != "none":
             cold._tasks.append(loop.create_task(cold._spilling.run()))
+            service.store.departures.eviction_observers.append(cold._evicted)
         service.store.on_deleted = cold._deleted
         log.info("blocks go to and come from %s as %s", section.bucket, run.folder)
         return cold
 
     async def close(self) -> None:
         """Nothing is written into the store after this. What was not spilled yet is still on this node."""
-        self._world.service.store.on_deleted = lambda namespace, keys: None
+        store = self._world.service.store
+        store.on_deleted = lambda namespace, keys: None
+        if self._evicted in store.departures.eviction_observers:
+            store.departures.eviction_observers.remove(self._evicted)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -119,7 +127,39 @@ class Cold:
         for key in keys:
             self._world.hide(ns_id, key)
 
+    def _evicted(self, namespace_number: int, key: bytes) -> None:
+        namespace = self._world.service.store.catalogue.registry.by_id(namespace_number)
+        if namespace is not None:
+            self._spilling.left(namespace, key)
+
+    async def open_namespace(self, tenant: str, name: str) -> Namespace:
+        """The tenant's namespace of that name, as an index object describes it. Raises NoSuchNamespace, and what `open_spec` raises."""
+        for one in list(self._world.namespaces.values()):
+            if (one.name, one.tenant) == (name, tenant):
+                spec = Spec(one.name, one.family, one.shard, one.tenant, one.fingerprint)
+                return await open_spec(
+                    self._world.service, SharedNamespaces(self._world.service.store), spec, one.ns_id
+                )
+        raise NoSuchNamespace(name)
+
     # --- for people ---
+
+    def in_words(self, namespace: Namespace, key: bytes) -> str:
+        """Of a block that is not here. Empty for what never goes there."""
+        world, name = self._world, (self._id_of(namespace), key)
+        if not name[0]:
+            return ""
+        place = world.index.find(*name)
+        if world.health.down_since:
+            return f"the bucket has not answered since {clock_text(world.health.down_since)}"
+        if name in world.hidden:
+            return "deleted here by name, and so not taken from the bucket"
+        if place is not None:
+            return f"in the bucket since {clock_text(place.pack.created)}, and comes to whoever acquires it"
+        left = world.left.get(name)
+        return (
+            "not in the bucket" if left is None else f"in the bucket until {clock_text(left)}, gone there with its pack"
+        )
 
     @property
     def state(self) -> str:

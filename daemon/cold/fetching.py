@@ -170,7 +170,7 @@ class Fetching:
     def _gone(self, name: PackName) -> None:
         """Collected by its owner: nothing of it is there any more."""
         self._world.counters["cold_packs_gone"] += 1
-        self._world.index.drop(name)
+        self._world.drop(name)
 
     def _asked(self, flight: _Flight, found: "Record | BadObject") -> Record | None:
         if isinstance(found, BadObject):

@@ -116,7 +116,7 @@ class Refreshing:
 
     def drop(self, name: PackName) -> None:
         """The pack is not to be found any more. Packs that have copies of what was in it are looked at again."""
-        if self._world.index.drop(name):
+        if self._world.drop(name):
             self._again.update(pack.name for pack in self._world.index.packs if pack.shadowed)
 
     def _forget(self, gone: set[str]) -> None:

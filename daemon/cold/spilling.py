@@ -154,6 +154,12 @@ class Spilling:
         self._world.counters["cold_spills_spared"] += len(gathered) - len(left)
         return left
 
+    def left(self, namespace: Namespace, key: bytes) -> None:
+        """It was evicted: counted, where it is nowhere and nobody else is known to put it there."""
+        name = (self.id_of(namespace), key)
+        if namespace.spec.kind == "kv" and not self._world.index.has(*name) and name not in self._spared:
+            self._world.counters["cold_blocks_left_unspilled"] += 1
+
     def _spare(self, name: Name) -> None:
         self._spared.pop(name, None)
         self._spared[name] = time.monotonic() + SPARED_SECONDS

@@ -20,6 +20,7 @@ from mooncask.daemon.service import Service
 log = logging.getLogger(__name__)
 
 SLICE = 1024
+LEFT_MAX = 1 << 15
 HIDDEN_MAX = 1 << 16
 """Blocks that were deleted here by name. Of other nodes' packs the longest ago are forgotten, and then found again."""
 PATIENCE_SECONDS = 0.25
@@ -51,6 +52,8 @@ class World:
     dead_blocks: dict[PackName, set[tuple[bytes, bytes]]] = field(default_factory=dict)
     """Blocks of owned packs that are dead, and that their index object still names."""
     hidden: OrderedDict[tuple[bytes, bytes], None] = field(default_factory=OrderedDict)
+    left: OrderedDict[tuple[bytes, bytes], float] = field(default_factory=OrderedDict)
+    """Blocks that were in the bucket until then, by the wall clock: for people."""
     namespaces: dict[bytes, NamespaceEntry] = field(default_factory=dict)
     """Of blocks in the bucket, as index objects tell."""
     next_number: int = 0
@@ -93,6 +96,16 @@ class World:
 
     def may_have(self, ns_id: bytes, key: bytes) -> bool:
         return self.index.has(ns_id, key) and (ns_id, key) not in self.hidden
+
+    def drop(self, name: PackName) -> bool:
+        """See `ColdIndex.drop`."""
+        pack = self.index.pack(name)
+        for block in islice(self.index.entries(pack), LEFT_MAX) if pack is not None else ():
+            self.left.pop((block.ns_id, block.key), None)
+            self.left[(block.ns_id, block.key)] = time.time()
+        while len(self.left) > LEFT_MAX:
+            self.left.popitem(last=False)
+        return self.index.drop(name)
 
     def forget(self, ns_id: bytes, key: bytes) -> Pack | None:
         """The block is of no use there; an owned pack loses it for good. The pack."""

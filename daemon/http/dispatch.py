@@ -21,6 +21,7 @@ from mooncask.daemon.http.s3.operations import WRITES, Operation
 from mooncask.daemon.http.s3.target import NotAnOperation, Target, bucket_of_host, parse_target
 from mooncask.daemon.http.s3.unsupported import unsupported_header
 from mooncask.daemon.http.s3.uploads import UploadOperations
+from mooncask.daemon.peers.by_name import ByName
 from mooncask.daemon.service import Service
 from mooncask.errors import AccessDenied
 from mooncask.tiers.namespace import Namespace
@@ -32,11 +33,16 @@ EXPECTED_OWNER = "x-amz-expected-bucket-owner"
 _NO_NAMES: frozenset[str] = frozenset()
 
 
+FIND_SECONDS = 1.0
+"""What other nodes may take to say what a namespace is that is not known here."""
+
+
 class Dispatch:
     """One for all requests; holds no state of any."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._by_name = ByName(service, FIND_SECONDS)
         self._buckets = Buckets(service)
         objects, copying, facts = Objects(service), Copying(service), ObjectFacts(service)
         uploads = UploadOperations(service)
@@ -91,7 +97,10 @@ class Dispatch:
         return await self._in(request, target, caller)
 
     async def _in(self, request: web.Request, target: Target, caller: Caller) -> web.StreamResponse:
-        namespace = self._service.door.find(caller.tenant, target.bucket)
+        if target.operation in (Operation.GET_OBJECT, Operation.HEAD_OBJECT):
+            namespace = await self._by_name.find(caller.tenant, target.bucket)
+        else:
+            namespace = self._service.door.find(caller.tenant, target.bucket)
         owner = request.headers.get(EXPECTED_OWNER)
         if owner is not None and owner != namespace.spec.tenant:
             raise AccessDenied(f"bucket {target.bucket} is not owned by {owner[:64]}")

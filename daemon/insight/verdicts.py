@@ -52,11 +52,12 @@ class Verdicts:
         return self.of_departure(left) if left is not None else self.before(namespace, key)
 
     async def elsewhere(self, namespace: Namespace, key_hex: str) -> str:
-        """What other nodes have or had of a block of a KV namespace; empty where there are none to ask."""
-        cluster = self._service.cluster
-        if cluster is None or namespace.spec.kind != "kv":
+        """What other nodes and the bucket have or had of a block of a KV namespace; empty where there is nobody to ask."""
+        if namespace.spec.kind != "kv":
             return ""
-        return await cluster.whereabouts.one_in_words(namespace, bytes.fromhex(key_hex))
+        cluster, cold, key = self._service.cluster, self._service.cold, bytes.fromhex(key_hex)
+        nodes = await cluster.whereabouts.one_in_words(namespace, key) if cluster is not None else ""
+        return "; ".join(filter(None, (nodes, cold.in_words(namespace, key) if cold is not None else "")))
 
     def of_departure(self, left: Departure) -> Verdict:
         tier = tier_text(left.tier)

@@ -12,6 +12,7 @@ from mooncask.daemon.directory.directory import namespace_id
 from mooncask.daemon.directory.have import decoded
 from mooncask.daemon.peers.pull import Ways
 from mooncask.daemon.peers.shared import SharedNamespaces
+from mooncask.daemon.service import Service
 from mooncask.daemon.transport.transport import Link, PeerInfo
 from mooncask.errors import BadRequest, DeadlineExceeded, NoSuchNamespace, PeerUnavailable
 from mooncask.tiers.namespace import Namespace, NamespaceSpec
@@ -78,19 +79,24 @@ class Specs:
         return await self.open(spec)
 
     async def open(self, spec: Spec, ns_id: bytes = b"") -> Namespace:
-        """This node's namespace for it, made if need be; one of another name will do if it is for the same KV. Raises
-        BadRequest for what does not agree with itself or with `ns_id`, FamilyMismatch, AccessDenied."""
-        hash_name = _hash_name(spec)
-        found_id = namespace_id(
-            NamespaceSpec(spec.name, "kv", spec.family, spec.shard, spec.tenant, fingerprint=spec.fingerprint)
-        )
-        if ns_id and found_id != ns_id:
-            raise BadRequest("a peer's namespace has another id than its description gives")
-        here = self._shared.find(found_id)
-        if here is not None:
-            return here
-        request = wire.Open(0, spec.name, wire.NamespaceKind.KV, spec.family, spec.shard, "", hash_name, True)
-        return await self._service.door.open(spec.tenant, request)
+        """See `open_spec`."""
+        return await open_spec(self._service, self._shared, spec, ns_id)
+
+
+async def open_spec(service: Service, shared: SharedNamespaces, spec: Spec, ns_id: bytes = b"") -> Namespace:
+    """This node's namespace for it, made if need be; one of another name will do if it is for the same KV. Raises
+    BadRequest for what does not agree with itself or with `ns_id`, FamilyMismatch, AccessDenied."""
+    hash_name = _hash_name(spec)
+    found_id = namespace_id(
+        NamespaceSpec(spec.name, "kv", spec.family, spec.shard, spec.tenant, fingerprint=spec.fingerprint)
+    )
+    if ns_id and found_id != ns_id:
+        raise BadRequest("a peer's namespace has another id than its description gives")
+    here = shared.find(found_id)
+    if here is not None:
+        return here
+    request = wire.Open(0, spec.name, wire.NamespaceKind.KV, spec.family, spec.shard, "", hash_name, True)
+    return await service.door.open(spec.tenant, request)
 
 
 def _hash_name(spec: Spec) -> str:

@@ -2,6 +2,8 @@
 
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from bucket_server import BucketServer
 from cluster_nodes import blocks_of, eventually
 from daemon_process import Setting
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.wire import Tier
 
 pytest.importorskip("obstore", reason="the package obstore (extra cold) is not installed")
@@ -39,6 +42,32 @@ def test_what_was_put_on_one_node_is_read_on_a_fresh_one_from_the_bucket_alone(n
     assert {Tier(tier.tier).name for tier in two.client.status().tiers} >= {"DRAM", "NVME", "COLD"}
 
 
+def text_of(control: ControlClient, name: str, key: bytes) -> str:
+    missed = control.why(name, keys=[key]).first_miss
+    assert missed is not None
+    return missed.text
+
+
+def test_a_block_is_got_by_name_from_a_fresh_node_that_knows_the_namespace_from_the_bucket_alone(nodes: Nodes) -> None:
+    one = nodes.start("n1")
+    blocks = blocks_of(range(1, 3))
+    one.put(blocks)
+    spilled(one, 2)
+    name, (key, payload) = one.namespace().name, next(iter(blocks.items()))
+    one.close_client()
+    one.daemon.kill()
+    two = nodes.start("n2")
+    url = f"http://{two.daemon.http_address}"
+    eventually(lambda: two.client.status().tiers[-1].blocks == 2)
+    with urllib.request.urlopen(f"{url}/{name}/{key.hex()}") as answer:
+        assert answer.read() == payload
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        urllib.request.urlopen(f"{url}/kv-nobody-knows/{key.hex()}")
+    with ControlClient(two.daemon.socket_path) as control:
+        assert "in the bucket since" in text_of(control, name, list(blocks)[1])
+        assert "not in the bucket" in text_of(control, name, bytes(16))
+
+
 SMALL: dict[str, dict[str, Setting]] = {
     "nvme": {"nvme.capacity": "20 MiB", "nvme.segment": "4 MiB", "dram.capacity": "4 MiB"},
     "dram": {"nvme.path": "", "dram.capacity": "12 MiB"},
@@ -55,7 +84,9 @@ def test_blocks_that_had_to_leave_the_last_tier_come_back_from_the_bucket(nodes:
     for first in range(0, len(keys), 20):
         one.put({key: blocks[key] for key in keys[first : first + 20]})
         spilled(one, max(0, first - 40))
-    assert one.counters()[f"forgotten_{last}"] > 100
+    counters = one.counters()
+    assert counters[f"forgotten_{last}"] > 100
+    assert counters.get("cold_blocks_left_unspilled", 0) <= counters[f"forgotten_{last}"] - 100
     local = sum(stat is not None for stat in one.client.stat(one.namespace(), keys))
     assert local < 300
     assert one.get(keys[:20], 10.0) == [blocks[key] for key in keys[:20]]

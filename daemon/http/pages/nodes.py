@@ -9,9 +9,9 @@ from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.blocks import key_of
 from mooncask.daemon.insight.prompts import asked_chain
 from mooncask.daemon.insight.where import where
+from mooncask.daemon.peers.by_name import ByName
 from mooncask.daemon.session import LocalPlane
-from mooncask.errors import BadRequest, NoSuchNamespace
-from mooncask.tiers.namespace import Namespace
+from mooncask.errors import BadRequest
 
 DEADLINE_SECONDS_MAX = 600.0
 FIND_SECONDS = 2.0
@@ -26,6 +26,7 @@ class NodePages:
     def __init__(self, plane: LocalPlane) -> None:
         self._plane = plane
         self._service = plane.service
+        self._by_name = ByName(plane.service, FIND_SECONDS)
 
     def pages(self) -> dict[tuple[str, str], Page]:
         return {
@@ -62,7 +63,7 @@ class NodePages:
     async def _warm(self, asked: PageRequest) -> control.Answer:
         asked.check_may_write()
         request = await asked.form(control.WhyRequest, self._service.config.http)
-        namespace = await self._namespace(asked.caller.tenant, request.namespace)
+        namespace = await self._by_name.find(asked.caller.tenant, request.namespace)
         chain = await asked_chain(namespace, request)
         return await self._plane.warming.warm(namespace, chain.keys)
 
@@ -73,12 +74,3 @@ class NodePages:
         keys = [key_of(namespace, key) for key in request.keys]
         missing = await self._service.holds.put(namespace, request.name, keys, request.seconds, request.share)
         return Holding(held_blocks=len(keys) - len(missing), missing=tuple(missing))
-
-    async def _namespace(self, tenant: str, name: str) -> Namespace:
-        """One that only other nodes know is opened as they have it."""
-        try:
-            return self._service.door.find(tenant, name)
-        except NoSuchNamespace:
-            if self._service.cluster is None:
-                raise
-        return await self._service.cluster.specs.find(name, tenant, time.monotonic() + FIND_SECONDS)
