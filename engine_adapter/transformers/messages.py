@@ -39,10 +39,12 @@ class Loaded(msgspec.Struct, frozen=True):
     nvme: int = 0
     peer: int = 0
     """From another node."""
+    cold: int = 0
+    """From the bucket."""
 
     @property
     def total(self) -> int:
-        return self.hbm + self.dram + self.nvme + self.peer
+        return self.hbm + self.dram + self.nvme + self.peer + self.cold
 
 
 class Decision(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 64 << 20
 """Bytes leased or reserved at a time: a long prefix must not hold more of DRAM than the daemon lets one hold."""
+WANTED_SECONDS = 0.5
+"""So often whoever waits for blocks is asked whether they are still wanted."""
 ARRIVING_BYTES = 16 << 20
 """Bytes waited for at a time while a prefill stores them: what is there is copied while the rest is computed."""
 
@@ -50,7 +53,7 @@ class LoadOutcome:
 
     def tokens(self, layout: KvLayout) -> Loaded:
         by_tier = {tier: size // layout.token_bytes for tier, size in self.bytes_by_tier.items()}
-        return Loaded(*(by_tier.get(tier, 0) for tier in (Tier.HBM, Tier.DRAM, Tier.NVME, Tier.PEER)))
+        return Loaded(*(by_tier.get(tier, 0) for tier in (Tier.HBM, Tier.DRAM, Tier.NVME, Tier.PEER, Tier.COLD)))
 
 
 class StoreLink:
@@ -81,6 +84,13 @@ class StoreLink:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
+
+
+class Committed(Protocol):
+    """Reserved blocks that are written as a whole."""
+
+    def commit(self, published_tokens: list[int]) -> list[CommitState]:
+        """As `StoredChunk.commit`."""
 
 
 class StoreSession:
@@ -157,11 +167,16 @@ class StoreSession:
         """As `load`, also of blocks that somebody is storing just now: the next few are waited for `patience_seconds` at
         most, as long as it is `wanted`."""
         outcome, started = LoadOutcome(), time.perf_counter()
-        window = max(1, ARRIVING_BYTES // self.layout.block_bytes)
+        window, until = max(1, ARRIVING_BYTES // self.layout.block_bytes), started + patience_seconds
         while self.usable and outcome.blocks < len(keys) and wanted():
             some = keys[outcome.blocks : outcome.blocks + window]
-            if self._load_window(some, buffer, outcome, patience_seconds, wait=True) < len(some):
-                break
+            now = time.perf_counter()
+            slice_seconds = min(WANTED_SECONDS, until - now)
+            loaded = self._load_window(some, buffer, outcome, slice_seconds, wait=True)
+            if loaded:
+                until = time.perf_counter() + patience_seconds
+            elif time.perf_counter() - now < slice_seconds / 2 or time.perf_counter() >= until:
+                break  # nobody is storing it, or not soon enough
         outcome.seconds = time.perf_counter() - started
         return outcome
 
@@ -225,7 +240,7 @@ class StoreSession:
         except MooncaskError as exc:
             self.fault(exc)
 
-    def commit(self, chunk: StoredChunk) -> int:
+    def commit(self, chunk: Committed) -> int:
         """Publishes the chunk's blocks; how many."""
         try:
             return sum(
