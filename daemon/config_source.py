@@ -322,8 +322,11 @@ def _check_cluster_addresses(cluster: ClusterSection) -> None:
     for key, address in [("advertise", cluster.advertise)] * bool(cluster.advertise) + [
         ("peers", peer) for peer in cluster.peers
     ]:
-        if split_listen(address, f"cluster.{key}")[1] == 0:
-            raise ConfigError(f"cluster.{key}", quoted(address), "must name a port")
+        host, port = split_listen(address, f"cluster.{key}")
+        if port == 0 or host in _WILDCARDS:
+            raise ConfigError(
+                f"cluster.{key}", quoted(address), "must name an address and a port that others can reach"
+            )
     if cluster.directory and cluster.peers:
         raise ConfigError("cluster.peers", quoted(", ".join(cluster.peers)), "is for clusters without a directory")
     for url in filter(None, (part.strip() for part in cluster.directory.split(","))):
