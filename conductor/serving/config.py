@@ -190,6 +190,23 @@ class IndexerSection(Section, frozen=True):
     blocks_max: Count = 2_000_000
 
 
+class PlanSection(Section, frozen=True):
+    """How many workers prefill and how many decode in each slot of the day: recommended, and with `apply` carried out."""
+
+    apply: bool = False
+    slot_seconds: Positive = 900.0
+    horizon_slots: Annotated[int, msgspec.Meta(ge=1, le=96)] = 12
+    warm_up_seconds: Positive = 60.0
+    """What a worker that changes sides is worth nothing for."""
+    record: str = ""
+    """A file in which recorded load outlives the process."""
+    hook_command: list[str] = []
+    """Gets each recommendation as JSON on stdin, for scaling the fleet."""
+    hook_url: str = ""
+    """Gets it as the body of a POST."""
+    hook_seconds: Positive = 10.0
+
+
 class Config(Section, frozen=True):
     server: ServerSection = ServerSection()
     policy: PolicySection = PolicySection()
@@ -203,6 +220,7 @@ class Config(Section, frozen=True):
     public: dict[str, PublicSection] = {}
     admin: AdminSection = AdminSection()
     indexer: IndexerSection = IndexerSection()
+    plan: PlanSection = PlanSection()
     state: StateSection = StateSection()
     caching: CachingSection = CachingSection()
     billing: BillingSection = BillingSection()

@@ -25,6 +25,7 @@ from mooncask.conductor.serving.indexer.opening import indexing
 from mooncask.conductor.serving.pages.access import PageAccess
 from mooncask.conductor.serving.pages.metrics import ConductorMetrics
 from mooncask.conductor.serving.pages.pages import Pages, Told
+from mooncask.conductor.serving.planning.planner import Planner, planning
 from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate
 from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
 from mooncask.conductor.serving.text.texts import Texts
@@ -95,12 +96,13 @@ def _policy_settings(config: Config) -> PolicySettings:
     )
 
 
-def pages_of(config: Config, dispatcher: LiveDispatcher, gate: TenantGate, door: Door) -> Pages:
+def pages_of(config: Config, dispatcher: LiveDispatcher, gate: TenantGate, door: Door, planner: Planner) -> Pages:
     """The pages under /-/ over what is there."""
     told = Told(
         version=importlib.metadata.version("mooncask"),
         draining=lambda: door.draining,
         quotas=lambda: gate.quotas.used(time.time()),
+        plan=planner.page,
     )
     metrics = ConductorMetrics(dispatcher, told.quotas, gate.refusals)
     access = PageAccess(told_or_read(config.admin.token, config.admin.token_file, "admin.token_file"))
@@ -130,7 +132,8 @@ async def run(config: Config) -> None:
             dispatcher, texts, metered, config.server.body_bytes_max, config.server.client_seconds, caching=caches
         )
         application = door.application()
-        pages = pages_of(config, dispatcher, gate, door)
+        planner = await stack.enter_async_context(planning(dispatcher, config.plan))
+        pages = pages_of(config, dispatcher, gate, door, planner)
         pages.add_to(application)
         BillPage(metered.meter, config.prices, config.billing.currency, pages.access.check).add_to(application)
         address = await stack.enter_async_context(listening(application, config.server.listen, "server.listen"))

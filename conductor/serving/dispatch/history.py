@@ -57,9 +57,9 @@ class Decision(msgspec.Struct):
 
 @dataclass(slots=True)
 class History:
-    """`on_end` hears of every request once, when it has ended. Belongs to the event loop's thread."""
+    """Whoever stands in `on_end` hears of every request once, when it has ended. Belongs to the event loop's thread."""
 
-    on_end: Callable[[Decision], None] = lambda decision: None
+    on_end: list[Callable[[Decision], None]] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
@@ -77,7 +77,7 @@ class History:
         decision.rejected, decision.retry_after_seconds, decision.ended = reason, retry_after_seconds, "rejected"
         self.rejections[reason] += 1
         self.outcomes["rejected"] += 1
-        self.on_end(decision)
+        self._tell(decision)
 
     def first_token(self, decision: Decision, ttft: float) -> None:
         decision.ttft = ttft
@@ -89,7 +89,7 @@ class History:
         if not decision.ended:
             decision.ended, decision.seconds = how, seconds
             self.outcomes[how] += 1
-            self.on_end(decision)
+            self._tell(decision)
 
     def get(self, request: str) -> Decision | None:
         return self._requests.get(request)
@@ -97,3 +97,7 @@ class History:
     def newest(self, limit: int) -> list[Decision]:
         """Newest first."""
         return list(reversed(self._requests.values()))[:limit]
+
+    def _tell(self, decision: Decision) -> None:
+        for hear in self.on_end:
+            hear(decision)

@@ -28,6 +28,7 @@ from mooncask.conductor.serving.pages.rows import (
     pool_rows,
     request_page,
 )
+from mooncask.conductor.serving.planning.planner import PlanPage
 from mooncask.errors import BadField, NoSuchRequest, NoSuchWorker
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -50,6 +51,7 @@ class Told:
     quotas: Callable[[], dict[str, dict[str, tuple[int, int]]]]
     hot: Callable[[], list[HotRow]] = list
     caches: Callable[[], list[CacheRow]] = list
+    plan: Callable[[], PlanPage | None] = lambda: None
 
 
 @dataclass(slots=True)
@@ -72,7 +74,7 @@ class Pages:
             self.metrics.reported(worker)
 
         self.dispatcher.pools.on_report = reported
-        self.dispatcher.history.on_end = self.metrics.ended
+        self.dispatcher.history.on_end.append(self.metrics.ended)
 
     def add_to(self, app: web.Application) -> None:
         router = app.router
@@ -82,6 +84,7 @@ class Pages:
         router.add_get("/-/v1/requests", self._shown(self._requests))
         router.add_get("/-/v1/requests/{request}", self._shown(self._request))
         router.add_get("/-/v1/calibration", self._shown(self._calibration))
+        router.add_get("/-/v1/plan", self._shown(self._plan))
         router.add_post("/-/v1/workers/{worker}/role", self._shown(self._role))
         Dashboard().add_to(app)
 
@@ -112,6 +115,7 @@ class Pages:
             quotas=self.told.quotas(),
             hot=self.told.hot(),
             caches=self.told.caches(),
+            plan=self.told.plan(),
         )
 
     def _shown(self, handler: Handler) -> Handler:
@@ -145,6 +149,9 @@ class Pages:
 
     async def _calibration(self, request: web.Request) -> web.StreamResponse:
         return _json(calibration(self.dispatcher))
+
+    async def _plan(self, request: web.Request) -> web.StreamResponse:
+        return _json(self.told.plan())
 
     async def _role(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["worker"]

@@ -13,6 +13,7 @@ from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.dispatch.history import Decision
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings
 from mooncask.conductor.serving.dispatch.pools import Worker
+from mooncask.conductor.serving.planning.planner import PlanPage
 
 PAIRS_SHOWN = 400
 """Of each calibration: the newest."""
@@ -142,6 +143,7 @@ class Overview(Row, frozen=True, kw_only=True):
     """By tenant and kind of quota: tokens used, and the limit."""
     hot: list[HotRow]
     caches: list[CacheRow]
+    plan: PlanPage | None
 
 
 def class_rows(settings: PolicySettings) -> list[ClassRow]:

@@ -18,7 +18,21 @@ export function drawOverview(now) {
   put("classes", table([["class, highest last"], ["first token", "right"], ["between tokens", "right"]],
     now.classes.map((one) => [one.name, duration(one.ttft_seconds), duration(one.tbt_seconds)]), ""));
   put("quotas", quotaTable(now.quotas));
+  if (now.plan) drawPlan(now.plan);
 }
+
+function drawPlan(plan) {
+  const how = plan.apply ? "Roles are changed as recommended" : "Recommended only";
+  const hook = plan.hook ? ` The scale hook: ${plan.hook}.` : "";
+  put("plan", el("p", { class: "note" }, `${how}, for slots of ${duration(plan.slot_seconds)}.${hook}`),
+    table([["model", "name"], ["prefill", "right"], ["decode", "right"], ["last load", "right"], ["changes", "text"]],
+      plan.recommendations.map((one) => [one.model, arrow(one.prefill_now, one.prefill), arrow(one.decode_now, one.decode),
+        `${one.prefill_load.toFixed(2)} + ${one.decode_load.toFixed(2)}`,
+        one.changes.map((change) => `${change.worker} to ${change.role}`).join(", ") || "none"]),
+      "Nothing yet: two slots of load and two workers of a model are needed."));
+}
+
+const arrow = (from, to) => (from === to ? `${to}` : `${from} → ${to}`);
 
 function drawNumbers(now) {
   const ended = Object.values(now.outcomes).reduce((sum, one) => sum + one, 0);
