@@ -181,6 +181,8 @@ class LiveDispatcher:
             if prefill is not None:
                 await prefill.begun()
             decode = await self._take_slot(run, prompt, placement)
+            if admit:
+                self._placer.recheck(prompt, policies, decode)
             call = self._decode_call(run, placement)
             async with contextlib.aclosing(self._decode(run, decode, call, placement)) as events:
                 async for event in events:

@@ -96,6 +96,13 @@ class Placer:
         self.books.decodes[prompt.request] = DecodeEntry(worker.name, prompt.tokens, eta)
         return worker
 
+    def recheck(self, prompt: Prompt, policies: Policies, worker: Worker) -> None:
+        """The decode side's own look at a request whose prefill has begun. Raises Overloaded when admission rejects it now."""
+        arrival = Arrival(0, time.monotonic(), prompt.tokens, prompt.priority)
+        reason = policies.recheck(arrival, self.books.decode_facts(worker))
+        if reason is not None:
+            raise Overloaded(reason, self._retry_after(reason, 0.0))
+
     def _facts(
         self, prompt: Prompt, prefills: Sequence[Worker], decodes: Sequence[Worker], costs: PoolCosts, now: float
     ) -> PoolFacts:

@@ -48,12 +48,16 @@ class PolicyTable:
         return self._ranks[self._known(service_class)]
 
     def policies(self, service_class: str, model: DecodeModel) -> Policies:
-        """With that class's service level. The placement policy is one for all."""
+        """With that class's service level. The placement policy is one for all.
+
+        Decode gets a request when its prefill begins, so what was decided on arrival is seldom old by then: only the baseline,
+        which has not looked at decode before, looks at it again.
+        """
         name = self._known(service_class)
         found = self._made.get((name, id(model)))
         if found is None:
             limit = Threshold(self._settings.threshold, len(self._ranks))
-            admission = make_admission(self._settings.admission, self.slo(name), model, 0.0, limit)
+            admission = make_admission(self._settings.admission, self.slo(name), model, 0.0, limit, recheck=False)
             found = self._made[name, id(model)] = Policies(self._placement, admission, model)
         return found
 

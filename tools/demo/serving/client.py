@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator
 import aiohttp
 import msgspec
 
+from mooncask.conductor.scheduling.facts import Reason
 from mooncask.tools.demo.serving.reply import Outcome, Reply
 
 MODEL = "smollm2"
 SECONDS_MAX = 600.0
-LATE = "place to decode"
+LATE = ("place to decode", Reason.TBT_AFTER_PREFILL.value)
 """In the text of a rejection that came when the prefill had begun; every other one came before anything was computed."""
 
 Messages = list[dict[str, str]]
@@ -114,7 +115,9 @@ class _Reading:
         message = error.message if error is not None else f"status {status}"
         if status != 429:
             return self.ended(Outcome.FAILED, message)
-        return self.ended(Outcome.REJECTED_LATE if LATE in message else Outcome.REJECTED_EARLY, message)
+        return self.ended(
+            Outcome.REJECTED_LATE if any(text in message for text in LATE) else Outcome.REJECTED_EARLY, message
+        )
 
     def ended(self, outcome: Outcome, message: str) -> Reply:
         now, times = time.monotonic(), self._times
