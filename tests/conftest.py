@@ -54,17 +54,26 @@ class Resources:
     def without_those_of_others(self) -> "Resources":
         """What a living process that is not of this run has mapped from /dev/shm is not ours."""
         family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
-        others = "\n".join(_maps(pid) for pid in psutil.pids() if pid not in family)
+        others = {""} | {inode for pid in psutil.pids() if pid not in family for inode in _mapped_inodes(pid)}
         paths = (Path("/dev/shm") / name for name in self.shared_memory)
-        ours = frozenset(path.name for path in paths if str(path) not in others and path.exists())
+        ours = frozenset(path.name for path in paths if _inode(path) not in others)
         return replace(self, shared_memory=ours)
 
 
-def _maps(pid: int) -> str:
+def _mapped_inodes(pid: int) -> set[str]:
+    """Of files in /dev/shm. Not their names: a semaphore is mapped under a first one, which is removed."""
     try:
-        return Path(f"/proc/{pid}/maps").read_text()
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
     except OSError:
-        return ""  # it has ended, or is another user's
+        return set()  # it has ended, or is another user's
+    return {line.split()[4] for line in lines if " /dev/shm/" in line}
+
+
+def _inode(path: Path) -> str:
+    try:
+        return str(path.stat().st_ino)
+    except FileNotFoundError:
+        return ""  # it has gone meanwhile
 
 
 def _children() -> frozenset[int]:
