@@ -60,7 +60,7 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
     # --- questions ---
 
     async def exists(self, key: Any) -> bool:
-        return await self._run(lambda: self.exists_sync(key))
+        return await self._run(lambda: self.exists_sync(key), False)
 
     def exists_sync(self, key: Any) -> bool:
         return self.store.prefix(_keys([key])) == 1
@@ -74,7 +74,7 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
 
     async def batched_async_contains(self, lookup_id: str, keys: list[Any], pin: bool = False) -> int:
         """As `batched_contains`. Chunks are not pinned: one that leaves before it is read is a miss then."""
-        return await self._run(lambda: self.batched_contains(keys))
+        return await self._run(lambda: self.batched_contains(keys), 0)
 
     # --- bytes ---
 
@@ -86,10 +86,13 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
 
     async def batched_get(self, keys: list[Any]) -> list[Any]:
         """The chunks in memory of LMCache's; None for those that are not here or that there is no memory for."""
-        work = self._threads.submit(self._load, keys)
+        try:
+            work = self._threads.submit(self._load, keys)
+        except RuntimeError:  # closed
+            return [None] * len(keys)
         try:
             return await asyncio.wrap_future(work)
-        except asyncio.CancelledError:
+        except BaseException:  # cancelled, or its loop has ended
             work.add_done_callback(_let_go)  # its thread goes on, and nobody takes what it loads
             raise
 
@@ -176,21 +179,27 @@ class MooncaskConnector(RemoteConnector):  # type: ignore[misc]  # as above
 
     async def list(self) -> list[str]:
         """The store's keys in hex: a chunk's name can't be told from its key."""
-        return await self._run(lambda: [key.hex() for key in self.store.all_keys()])
+        return await self._run(lambda: [key.hex() for key in self.store.all_keys()], [])
 
     def support_ping(self) -> bool:
         return True
 
     async def ping(self) -> int:
         """0 when the store answers."""
-        return await self._run(lambda: 0 if self.store.answers() else 1)
+        return await self._run(lambda: 0 if self.store.answers() else 1, 1)
 
     async def close(self) -> None:
-        await self._run(self.store.close)
+        """What is asked afterwards is a miss; closing twice is once."""
+        await self._run(self.store.close, None)
         self._threads.shutdown(wait=False)
 
-    async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _run(self, work: Callable[[], T], closed: T) -> T:
+        """What `work` gives, or `closed` after `close`."""
+        try:
+            doing = self._threads.submit(work)
+        except RuntimeError:
+            return closed
+        return await asyncio.wrap_future(doing)
 
 
 def _let_go(work: "Future[list[Any]]") -> None:

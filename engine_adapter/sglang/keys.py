@@ -4,6 +4,7 @@ A page's name is the hex SHA-256 of its tokens and the page before it, started w
 seed of Python's is in it. A name is used as SHA-256 cut to 16 bytes, which is how Mooncask's own keys are made.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -11,17 +12,15 @@ from hashlib import sha256
 from mooncask.client.family import DIGEST_BYTES
 from mooncask.engine_adapter.block_store import Place
 
-_HEX_DIGITS = 64
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def key_of(page: str) -> bytes:
-    """The key of a page. Names that are no SHA-256 (SGLang's own tests use such) are hashed."""
-    if len(page) == _HEX_DIGITS:
-        try:
-            return bytes.fromhex(page)[:DIGEST_BYTES]
-        except ValueError:
-            pass
-    return sha256(page.encode()).digest()[:DIGEST_BYTES]
+    """The key of a page. Names that are no SHA-256 as hexdigest writes it (SGLang's own tests use such) are hashed: other
+    spellings of the same number are other names."""
+    if _SHA256.fullmatch(page):
+        return bytes.fromhex(page)[:DIGEST_BYTES]
+    return sha256(page.encode("utf-8", "surrogatepass")).digest()[:DIGEST_BYTES]
 
 
 def place_of(prefix_pages: Sequence[str] | None, page_tokens: int) -> Place:

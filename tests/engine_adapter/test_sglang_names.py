@@ -28,6 +28,13 @@ def test_a_page_hash_is_cut_to_the_length_of_a_key_and_other_names_are_hashed() 
     assert key_of("z" * 64) == sha256(b"z" * 64).digest()[:16]
 
 
+def test_odd_names_have_keys_of_their_own() -> None:
+    spaced = PAGE[:30].ljust(64)
+    names = [PAGE, PAGE.upper(), spaced, spaced[::-1], "", "\ud800", "\n" + PAGE[:63], PAGE[:63] + "\n", "é", "e\u0301"]
+    found = {key_of(name) for name in names}
+    assert len(found) == len(names) and {len(key) for key in found} == {16}
+
+
 def test_the_last_page_before_is_the_parent() -> None:
     assert place_of([PAGE, "x"], 64) == Place(key_of("x"), 2, 64)
     assert place_of([], 64) == Place(b"", 0, 64)

@@ -145,6 +145,17 @@ def test_the_plugin_removes_chunks_and_answers_pings(child: AskedProcess, door: 
     assert worker.ask("contains", words=["a"]) == [False]
 
 
+def test_a_connector_that_was_closed_misses(child: AskedProcess, door: S3Door) -> None:
+    worker = Worker(child, plugin(door.daemon.socket_path))
+    worker.ask("put", words=["a"], seed=10)
+    worker.ask("close")
+    assert worker.ask("contains", words=["a"]) == [False]
+    assert worker.ask("prefix", words=["a"]) == 0
+    assert worker.ask("get", words=["a"]) == [None]
+    assert worker.ask("ping") == 1
+    worker.ask("put", words=["b"], seed=11)
+
+
 def test_chunks_come_back_after_lmcaches_own_memory_was_full_many_times(child: AskedProcess, door: S3Door) -> None:
     """50 MB of memory and 100 chunks of 256 KiB, thrice: a chunk that nobody lets go of would end it."""
     worker = Worker(child, plugin(door.daemon.socket_path))
