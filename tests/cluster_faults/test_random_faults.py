@@ -23,7 +23,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.operations import GRACE_SECONDS
 from mooncask.errors import DeadlineExceeded, MooncaskError
 
-SECONDS = float(os.environ.get("MOONCASK_TEST_FAULT_SECONDS", "60"))
+SECONDS = float(os.environ.get("MOONCASK_TEST_FAULT_SECONDS", "20"))
 SEED = int(os.environ.get("MOONCASK_TEST_FAULT_SEED", str(random.randrange(1 << 30))))
 KEYS = 200
 DEADLINE = 1.0
