@@ -224,6 +224,37 @@ def test_why_tells_a_request_s_way_in_words(served: ConductorProcess) -> None:
     assert "namespace" in command.error("why", expect=64)
 
 
+def roles(served: ConductorProcess) -> dict[str, str]:
+    (pool,) = page(served, "v1/pools")["pools"]
+    return {worker["name"]: worker["role"] for worker in pool["workers"]}
+
+
+def change_role(served: ConductorProcess, worker: str, role: str) -> None:
+    """Asked for, and seen in the worker's own reports."""
+    answer = requests.post(f"{served.url}/-/v1/workers/{worker}/role", json={"role": role}, timeout=10)
+    assert answer.json() == {"worker": worker, "wanted_role": role}
+    deadline = time.monotonic() + READY_SECONDS
+    while roles(served)[worker] != role:
+        assert time.monotonic() < deadline, served.log.read_text()
+        time.sleep(0.02)
+
+
+def test_a_worker_changes_its_role_while_it_serves(served: ConductorProcess) -> None:
+    question = "Which of you answers me when the roles are changed? " * 6
+    before = ask(served, "sk-ann", "Roles", question).json()
+    change_role(served, "prefill-1", "decode")
+    nobody = ask(served, "sk-ann", "Roles", "Another question, which nobody has computed yet. " * 6)
+    assert nobody.status_code == 503
+    assert "no prefill worker" in nobody.json()["error"]["message"]
+    change_role(served, "decode-1", "prefill")
+    after = ask(served, "sk-ann", "Roles", question).json()
+    assert after["choices"][0]["message"] == before["choices"][0]["message"]
+    assert page(served, f"v1/requests/{after['id']}")["request"]["decode_worker"] == "prefill-1"
+    change_role(served, "decode-1", "decode")
+    change_role(served, "prefill-1", "prefill")
+    assert page(served, "v1/plan")["loads"]["tiny"] is not None
+
+
 # --- dashboard ---
 
 
