@@ -230,9 +230,11 @@ class Config(Section, frozen=True):
         return self.classes or {"default": ClassSection()}
 
 
-def load_config(path: Path | None, environment: Mapping[str, str]) -> Config:
-    """File, then environment. Raises ConfigError."""
+def load_config(path: Path | None, environment: Mapping[str, str], models: Mapping[str, str] | None = None) -> Config:
+    """File, then environment, then `models`: tokeniser folders by name. Raises ConfigError."""
     raw = _read(path) if path is not None else {}
+    for name, folder in (models or {}).items():
+        raw.setdefault("models", {})[name] = {"tokenizer": folder}
     for name, value in environment.items():
         if name.startswith(PREFIX):
             section, _, key = name.removeprefix(PREFIX).lower().partition("_")

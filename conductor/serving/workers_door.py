@@ -33,7 +33,7 @@ class WorkersDoor:
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("Authorization", "").removeprefix("Bearer").strip().encode()
         if not hmac.compare_digest(given, self._secret):
             return _error(401, "the secret is not this Conductor's")
         try:
