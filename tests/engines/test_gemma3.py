@@ -18,8 +18,8 @@ from mooncask.engine_adapter.transformers.messages import Request
 from mooncask.engine_adapter.transformers.worker_process import WorkerProcess, WorkerSettings
 
 pytestmark = [
+    pytest.mark.engines,
     pytest.mark.slow,
-    pytest.mark.engine,
     pytest.mark.timeout(900),
     pytest.mark.skipif(
         not gemma3_folder().is_dir(), reason='Gemma 3 is not there: "python tests/support/gemma3_model.py" makes it'
