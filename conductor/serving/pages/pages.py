@@ -51,6 +51,7 @@ class Told:
     quotas: Callable[[], dict[str, dict[str, tuple[int, int]]]]
     hot: Callable[[], list[HotRow]] = list
     caches: Callable[[], list[CacheRow]] = list
+    currency: str = ""
     plan: Callable[[], PlanPage | None] = lambda: None
 
 
@@ -115,6 +116,7 @@ class Pages:
             quotas=self.told.quotas(),
             hot=self.told.hot(),
             caches=self.told.caches(),
+            currency=self.told.currency,
             plan=self.told.plan(),
         )
 

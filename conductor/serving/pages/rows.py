@@ -103,6 +103,15 @@ class HotRow(Row, frozen=True, kw_only=True):
     nodes: list[str]
 
 
+def hot_rows(dispatcher: LiveDispatcher) -> list[HotRow]:
+    """The hottest first; a chain and the longer ones that it is a part of stand apart."""
+    return [
+        HotRow(key=key.hex(), model=chain.model, tokens=chain.tokens, reads_per_second=rate, nodes=chain.holders)
+        for key, chain, rate in dispatcher.hot.rows()
+        if rate > 0.001
+    ]
+
+
 class CacheRow(Row, frozen=True, kw_only=True):
     """One context cache; `cost` in the currency of the configuration's prices, so far."""
 
@@ -143,6 +152,7 @@ class Overview(Row, frozen=True, kw_only=True):
     """By tenant and kind of quota: tokens used, and the limit."""
     hot: list[HotRow]
     caches: list[CacheRow]
+    currency: str
     plan: PlanPage | None
 
 

@@ -14,7 +14,7 @@ export function drawOverview(now) {
   drawRejections(now);
   drawCalibration(now.calibration);
   put("hot", hotTable(now.hot));
-  put("caches", cacheTable(now.caches));
+  put("caches", cacheTable(now.caches, now.currency));
   put("classes", table([["class, highest last"], ["first token", "right"], ["between tokens", "right"]],
     now.classes.map((one) => [one.name, duration(one.ttft_seconds), duration(one.tbt_seconds)]), ""));
   put("quotas", quotaTable(now.quotas));
@@ -126,9 +126,10 @@ function hotTable(chains) {
       `${one.reads_per_second.toFixed(2)}/s`, one.nodes.join(", ")]), "No prefix is read so often that copies are worth it.");
 }
 
-function cacheTable(caches) {
-  return table([["cache", "name"], ["tenant"], ["status"], ["tokens", "right"], ["lives for", "right"], ["cost", "right"]],
-    caches.map((one) => [one.id, one.tenant, el("span", { class: one.status === "ready" ? "good" : one.status === "error" ? "bad" : "warn" }, one.status),
+function cacheTable(caches, currency) {
+  const kind = { ready: "good", error: "bad" };
+  return table([["cache", "name"], ["tenant"], ["status"], ["tokens", "right"], ["lives for", "right"], [`cost, ${currency}`, "right"]],
+    caches.map((one) => [one.id, one.tenant, el("span", { class: kind[one.status] ?? "warn" }, one.status),
       count(one.tokens), duration(Math.max(0, one.expires_at - Date.now() / 1000)), one.cost.toFixed(4)]), "No context cache.");
 }
 
