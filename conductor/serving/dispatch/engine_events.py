@@ -102,7 +102,8 @@ class EngineEvents:
             cache.clear()
         try:
             for raw in decoder.decode(data).events:
-                cache.apply(_EVENT.decode(raw))
+                with contextlib.suppress(msgspec.ValidationError):  # a kind that this version does not know
+                    cache.apply(_EVENT.decode(raw))
         except (msgspec.DecodeError, UnicodeDecodeError, BadRequest) as exc:
             log.warning("engine events of %s are not as expected, and forgotten: %s", worker, exc)
             cache.clear()
