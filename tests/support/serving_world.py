@@ -15,6 +15,7 @@ from tiny_model import write_tiny_llama
 from tiny_tokenizer import write_tiny_tokenizer
 from worker_server import SECRET, WorkerServerProcess
 
+from mooncask.client.control_client import ControlClient
 from mooncask.client.socket_path import http_socket_path
 
 OPTIONS = {"load": "always", "block_tokens": "16", "prefill_chunk": "64", "slots": "4", "slot_tokens": "2048"}
@@ -62,10 +63,14 @@ class World:
     workers: list[WorkerServerProcess] = field(default_factory=list)
     conductors: list[ConductorProcess] = field(default_factory=list)
     stack: ExitStack = field(default_factory=ExitStack)
+    key: str = ""
+    """Sent where a call gives none."""
+    first: int = 0
+    """Which Conductor is asked."""
 
     @property
     def url(self) -> str:
-        return self.conductors[0].url
+        return self.conductors[self.first].url
 
     def start_conductor(self, name: str = "c0") -> ConductorProcess:
         folder = self.folder / name
@@ -89,13 +94,23 @@ class World:
         eventually(lambda: requests.get(conductor.url + "/readyz", timeout=5).status_code == 200, READY_SECONDS)
 
     def ask(self, method: str, path: str, body: Any = None, key: str = "", **headers: str) -> requests.Response:
-        if key:
+        if key := key or self.key:
             headers["Authorization"] = f"Bearer {key}"
         return requests.request(method, self.url + path, json=body, headers=headers, timeout=60)
 
     def chat(self, messages: list[dict[str, Any]], key: str = "", **headers: str) -> requests.Response:
         body = {"model": "tiny", "messages": messages, "max_tokens": 4, "temperature": 0}
         return self.ask("POST", "/v1/chat/completions", body, key, **headers)
+
+    def bill(self, tenant: str = "default") -> dict[str, Any]:
+        answer = requests.get(f"{self.url}/-/v1/bill", params={"tenant": tenant}, timeout=10)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def pins(self, node: int = 0) -> int:
+        """Bytes pinned on a node, wherever they are."""
+        with ControlClient(self.daemons[node].socket_path) as pages:
+            return max(tier.pinned_bytes for tier in pages.overview().tiers)
 
     def create(self, messages: list[dict[str, Any]], key: str = "", **more: Any) -> dict[str, Any]:
         """A new cache. What is refused fails the test."""

@@ -140,8 +140,9 @@ class CacheBuilder:
 
     async def _ready(self, cache: Cache, place: Place, keys: list[str]) -> None:
         await self.shelf.put_blocks(cache, Blocks(tuple(keys)))
-        await self.meter.creation(cache, 0 if await self._is_shared(cache) else cache.tokens, time.time())
-        stands = await self.shelf.change(cache.key, lambda c: ready(c, place, time.time()) if _pends(c) else None)
+        paid = 0 if await self._is_shared(cache) else cache.tokens
+        await self.meter.creation(cache, paid, time.time())
+        stands = await self.shelf.change(cache.key, lambda c: ready(c, place, time.time(), paid) if _pends(c) else None)
         if stands is None or stands.status is not Status.READY:  # deleted, or over, meanwhile
             await let_go(self.holds, cache, place)
         elif cache.place is not None and cache.place.node != place.node:

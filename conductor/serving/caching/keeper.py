@@ -18,8 +18,10 @@ from mooncask.errors import MooncaskError, PeerUnavailable
 
 log = logging.getLogger(__name__)
 
-WORK_MAX = 8
-"""Builds and checks at a time."""
+WORK_MAX = 32
+"""Caches that something is done for at a time."""
+BUILDS_MAX = 4
+"""Of these, so many are built: the others' nodes are asked meanwhile."""
 FLUSH_MINUTES = 10
 """Storage is written to the log this often; and when it ends, and when a bill is asked for."""
 
@@ -40,6 +42,9 @@ class Keeper:
     meter: StorageMeter
     check_seconds: float
     lost_seconds: float
+    seen: list[Cache] = field(default_factory=list)
+    """All caches, a moment ago."""
+    _builds: int = 0
     _working: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _checked: dict[str, float] = field(default_factory=dict)
     _silent_since: dict[str, float] = field(default_factory=dict)
@@ -73,7 +78,7 @@ class Keeper:
 
     async def _look_at_all(self) -> None:
         now, caches = time.time(), await self.shelf.all()
-        there = {cache.key for cache in caches}
+        self.seen, there = caches, {cache.key for cache in caches}
         for known in (self._checked, self._silent_since):
             for key in [key for key in known if key not in there]:
                 del known[key]
@@ -90,11 +95,18 @@ class Keeper:
         if now >= cache.expired_at:
             return self.end(cache)
         if cache.status is Status.PENDING:
-            return self.builder.build(cache) if now >= cache.retry_at else None
+            return self._build(cache) if now >= cache.retry_at and self._builds < BUILDS_MAX else None
         if cache.status is Status.READY and now >= self._checked.get(cache.key, 0.0) + self.check_seconds:
             self._checked[cache.key] = now
             return self._check(cache)
         return None
+
+    async def _build(self, cache: Cache) -> None:
+        self._builds += 1
+        try:
+            await self.builder.build(cache)
+        finally:
+            self._builds -= 1
 
     def _begin(self, cache: Cache, work: Coroutine[Any, Any, None]) -> None:
         async def guarded() -> None:

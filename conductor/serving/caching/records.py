@@ -70,6 +70,8 @@ class Cache(msgspec.Struct, frozen=True, kw_only=True):
     public_tokens: int = 0
     place: Place | None = None
     """Where the blocks are held; also while pending, where they were last."""
+    paid_tokens: int | None = None
+    """Tokens of creation that are billed, once it was ready: none where another cache has paid for the same content."""
     ready_since: float = 0.0
     stored_seconds: float = 0.0
     """For how long it was ready before `ready_since`."""
@@ -122,9 +124,11 @@ def new_id() -> str:
     return f"cache-{secrets.token_hex(10)}"
 
 
-def ready(cache: Cache, place: Place, now: float) -> Cache:
+def ready(cache: Cache, place: Place, now: float, paid_tokens: int = 0) -> Cache:
+    """What was paid at first stays."""
+    paid = paid_tokens if cache.paid_tokens is None else cache.paid_tokens
     return msgspec.structs.replace(
-        cache, status=Status.READY, place=place, ready_since=now, error=None, failures=0, retry_at=0.0
+        cache, status=Status.READY, place=place, paid_tokens=paid, ready_since=now, error=None, failures=0, retry_at=0.0
     )
 
 

@@ -4,6 +4,7 @@ Not here: HTTP (`api.py`), building and keeping (`building.py`, `keeper.py`).
 """
 
 import hashlib
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +43,11 @@ from mooncask.errors import (
     NoSuchCache,
     NoSuchModel,
     NoWorkers,
+    StateUnavailable,
     TokenQuotaExceeded,
 )
+
+log = logging.getLogger(__name__)
 
 CONTENTS_MAX = 64
 """Contents kept in memory, the last ones used: they never change."""
@@ -195,7 +199,8 @@ class ContextCaching:
     async def used(self, use: CacheUse, cached_tokens: int) -> dict[str, str]:
         try:
             cache = await self._reset(use) if use.reset_ttl else await self.shelf.get(use.identity.tenant, use.cache)
-        except (NoSuchCache, TokenQuotaExceeded):  # deleted meanwhile, or no room to revive it: the answer is as good
+        except (NoSuchCache, TokenQuotaExceeded, StateUnavailable) as exc:  # the answer is as good
+            log.info("cache %s was used, and its time was not set: %s", use.cache, exc.message)
             return {"Msh-Context-Cache-Id": use.cache, "Msh-Context-Cache-Token-Saved": "0"}
         return {
             "Msh-Context-Cache-Id": cache.id,
