@@ -43,6 +43,10 @@ class Prefix:
         return Decision(len(self.hit), d.blocks, d.load_seconds, d.compute_seconds, d.recompute_seconds, d.reason)
 
 
+Load = Callable[[list[bytes], float], LoadOutcome]
+"""Brings these blocks, from the first on, to where they are needed, within so many seconds."""
+
+
 class Engine:
     """One request at a time."""
 
@@ -70,31 +74,17 @@ class Engine:
             self._buffer = KvBuffer(self.layout, steps * BUFFER_STEP_TOKENS, str(self.model.module.device))
         return self._buffer
 
+    def close(self) -> None:
+        self.link.close()
+
     def cache(self, buffer: KvBuffer, filled_tokens: int, written: Callable[[int], None]) -> DynamicCache:
         return cache_over(buffer, filled_tokens, written)
 
     def load_prefix(self, session: StoreSession, keys: list[bytes], hit: Hit, tokens: int, buffer: KvBuffer) -> Prefix:
         """Loads as much of the hit as is worth it, of a request that needs KV for `tokens` tokens."""
         work = Work(tokens, self.layout.block_tokens, self.layout.block_bytes)
-        decision = decide(work, hit, self.speeds, self.options.load_policy)
-        rest = left_out(work, hit, self.speeds, decision)
-        if rest is not None:
-            session.tell_recomputed(keys[rest.first], rest)
-        self.speeds.note(decision, hit)
-        outcome = LoadOutcome()
-        if decision.blocks:
-            deadline = self._deadline(decision)
-            outcome = session.load(keys[: decision.blocks], buffer, deadline)
-            self._learn(outcome, hit.tiers[: decision.blocks], deadline)
-        return Prefix(hit, decision, outcome)
-
-    def _learn(self, outcome: LoadOutcome, tiers: tuple[int, ...], deadline_seconds: float) -> None:
-        """From one load of blocks in `tiers`. What did not come in time says something too, or it would be waited for anew."""
-        if outcome.blocks == len(tiers) or outcome.seconds < 0.95 * deadline_seconds:
-            self.speeds.observe_load(dict(outcome.bytes_by_tier), outcome.seconds)
-            return
-        late = tiers[outcome.blocks]
-        self.speeds.observe_late(late, outcome.bytes_by_tier[late] + self.layout.block_bytes, outcome.seconds)
+        load = lambda some, seconds: session.load(some, buffer, seconds)
+        return load_prefix(session, keys, hit, work, self.speeds, self.options, load)
 
     def compute(self, tokens: list[int], cache: DynamicCache) -> torch.Tensor:
         """One forward pass over `tokens`, appended to the cache: the last token's logits. Measures the speed."""
@@ -111,11 +101,40 @@ class Engine:
             self.speeds = Speeds()
             self.compute([0] * tokens, self.cache(buffer, 0, ignore_layer))
 
-    def _deadline(self, decision: LoadDecision) -> float:
-        """Loading that takes longer than computing all of it again is given up."""
-        if self.options.load_policy is LoadPolicy.ALWAYS or not decision.recompute_seconds:
-            return self.options.load_seconds_max
-        return min(self.options.load_seconds_max, max(LOAD_SECONDS_MIN, decision.recompute_seconds))
+
+def load_prefix(
+    session: StoreSession, keys: list[bytes], hit: Hit, work: Work, speeds: Speeds, options: Options, load: Load
+) -> Prefix:
+    """Decides how much of the hit is worth loading, loads it by `load`, and learns from how long that took."""
+    decision = decide(work, hit, speeds, options.load_policy)
+    rest = left_out(work, hit, speeds, decision)
+    if rest is not None:
+        session.tell_recomputed(keys[rest.first], rest)
+    speeds.note(decision, hit)
+    outcome = LoadOutcome()
+    if decision.blocks:
+        deadline = _deadline(decision, options)
+        outcome = load(keys[: decision.blocks], deadline)
+        _learn(speeds, outcome, hit.tiers[: decision.blocks], work.block_bytes, deadline)
+    return Prefix(hit, decision, outcome)
+
+
+def _learn(
+    speeds: Speeds, outcome: LoadOutcome, tiers: tuple[int, ...], block_bytes: int, deadline_seconds: float
+) -> None:
+    """From one load of blocks in `tiers`. What did not come in time says something too, or it would be waited for anew."""
+    if outcome.blocks == len(tiers) or outcome.seconds < 0.95 * deadline_seconds:
+        speeds.observe_load(dict(outcome.bytes_by_tier), outcome.seconds)
+        return
+    late = tiers[outcome.blocks]
+    speeds.observe_late(late, outcome.bytes_by_tier[late] + block_bytes, outcome.seconds)
+
+
+def _deadline(decision: LoadDecision, options: Options) -> float:
+    """Loading that takes longer than computing all of it again is given up."""
+    if options.load_policy is LoadPolicy.ALWAYS or not decision.recompute_seconds:
+        return options.load_seconds_max
+    return min(options.load_seconds_max, max(LOAD_SECONDS_MIN, decision.recompute_seconds))
 
 
 def ignore_layer(layer: int) -> None:

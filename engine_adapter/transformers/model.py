@@ -47,18 +47,23 @@ class Model:
 
 def load_model(folder: Path, dtype: str, block_tokens: int) -> Model:
     """Raises ConfigError when the folder holds no model, UnsupportedModel when its KV cannot be stored."""
-    if dtype not in DTYPES:
-        raise ConfigError("--dtype", dtype, f"must be one of {', '.join(DTYPES)}")
-    if not 1 <= block_tokens <= 4096:
-        raise ConfigError("--block-tokens", str(block_tokens), "must be 1 to 4096")
-    if not (folder / "config.json").is_file():
-        raise ConfigError("--model", str(folder), "must be a folder with config.json and safetensors files")
+    check_request(folder, dtype, block_tokens)
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     refuse_unsupported(config, folder.name)
     module: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype=DTYPES[dtype], use_safetensors=True, local_files_only=True
     )
     return describe(module.eval(), folder, dtype, block_tokens)
+
+
+def check_request(folder: Path, dtype: str, block_tokens: int) -> None:
+    """Raises ConfigError for what is wrong whatever the model is."""
+    if dtype not in DTYPES:
+        raise ConfigError("--dtype", dtype, f"must be one of {', '.join(DTYPES)}")
+    if not 1 <= block_tokens <= 4096:
+        raise ConfigError("--block-tokens", str(block_tokens), "must be 1 to 4096")
+    if not (folder / "config.json").is_file():
+        raise ConfigError("--model", str(folder), "must be a folder with config.json and safetensors files")
 
 
 def describe(module: Any, folder: Path, dtype: str, block_tokens: int) -> Model:

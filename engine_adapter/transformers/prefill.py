@@ -7,13 +7,42 @@ The tokens after the last full block are left to decode, which computes them any
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from mooncask.engine_adapter.transformers.chunks import Chunk, chunks, completed_blocks
 from mooncask.engine_adapter.transformers.engine import Engine, Prefix
+from mooncask.engine_adapter.transformers.kv_layout import KvLayout
 from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit, LoadDecision
 from mooncask.engine_adapter.transformers.messages import PrefillResult, Request
-from mooncask.engine_adapter.transformers.store_link import LoadOutcome, StoreSession
+from mooncask.engine_adapter.transformers.model import Model
+from mooncask.engine_adapter.transformers.store_link import LoadOutcome, StoreLink, StoreSession
 from mooncask.engine_adapter.transformers.stored_chunk import StoredChunk
+
+
+class RunningPrefill(Protocol):
+    """One prefill: tokens computed and blocks published so far, and what runs it."""
+
+    computed: int
+    stored: int
+
+    def run(self, hit: Hit) -> Prefix:
+        """As `PrefillJob.run`."""
+
+
+class Prefilling(Protocol):
+    """What runs prefills, one at a time: a whole model, or stages that have its layers together."""
+
+    @property
+    def model(self) -> Model: ...
+    @property
+    def layout(self) -> KvLayout: ...
+    @property
+    def link(self) -> StoreLink: ...
+
+    def job(
+        self, session: StoreSession, tokens: list[int], keys: list[bytes], wanted: Callable[[], bool]
+    ) -> RunningPrefill:
+        """A prefill of these tokens, whose full blocks have these keys, while it is `wanted`."""
 
 
 class PrefillWorker:
@@ -65,7 +94,7 @@ class PrefillJob:
     def run(self, hit: Hit) -> Prefix:
         """What was loaded of the hit, when the rest is computed and stored, or nobody wants it any more."""
         if len(hit) >= len(self.keys):
-            return _nothing_to_do(hit)
+            return nothing_to_do(hit)
         prefix = self.engine.load_prefix(self.session, self.keys, hit, len(self.tokens), self.buffer)
         self._compute(prefix.outcome.blocks)
         return prefix
@@ -92,6 +121,20 @@ class PrefillJob:
             self.session.advance(self._chunk, layer)
 
 
-def _nothing_to_do(hit: Hit) -> Prefix:
+def nothing_to_do(hit: Hit) -> Prefix:
+    """For a prompt whose full blocks are all there."""
     reason = "everything is cached" if hit is not NO_HIT and len(hit) else "there is no full block, or no store"
     return Prefix(hit, LoadDecision(0, 0.0, 0.0, 0.0, reason), LoadOutcome())
+
+
+class WholeModel:
+    """Runs prefills on an engine, in the caller's thread."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.model, self.layout, self.link = engine.model, engine.layout, engine.link
+
+    def job(
+        self, session: StoreSession, tokens: list[int], keys: list[bytes], wanted: Callable[[], bool]
+    ) -> PrefillJob:
+        return PrefillJob(self._engine, session, tokens, keys, wanted)

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
@@ -84,13 +83,6 @@ class StoreLink:
     def close(self) -> None:
         if self._client is not None:
             self._client.close()
-
-
-class Committed(Protocol):
-    """Reserved blocks that are written as a whole."""
-
-    def commit(self, published_tokens: list[int]) -> list[CommitState]:
-        """As `StoredChunk.commit`."""
 
 
 class StoreSession:
@@ -240,7 +232,7 @@ class StoreSession:
         except MooncaskError as exc:
             self.fault(exc)
 
-    def commit(self, chunk: Committed) -> int:
+    def commit(self, chunk: StoredChunk) -> int:
         """Publishes the chunk's blocks; how many."""
         try:
             return sum(

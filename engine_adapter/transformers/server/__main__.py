@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from mooncask.client.socket_path import default_socket_path, http_socket_path
 from mooncask.client.worker_api import Node, Role
 from mooncask.engine_adapter.transformers.__main__ import LogLevel
 from mooncask.engine_adapter.transformers.loading import LoadPolicy
@@ -22,7 +23,10 @@ SECRET_VARIABLE = "MOONCASK_WORKER_SECRET"
 def main(
     role: Annotated[Role, typer.Option(help="What it begins with; the Conductor may change it.")],
     model: Annotated[Path, typer.Option(help="Folder with config.json and safetensors files.")],
-    socket: Annotated[str, typer.Option(help="The daemon's socket; the worker also works without a daemon.")],
+    socket: Annotated[
+        str,
+        typer.Option(help="The daemon's socket; empty: where this user's daemon listens. It also works without one."),
+    ] = "",
     conductor: Annotated[
         list[str] | None, typer.Option(help="http://HOST:PORT of a Conductor; may be repeated.")
     ] = None,
@@ -30,7 +34,9 @@ def main(
     name: Annotated[str, typer.Option(help="Empty: role, host and process id.")] = "",
     model_name: Annotated[str, typer.Option(help="What requests call the model; empty: the folder's name.")] = "",
     node: Annotated[str, typer.Option(help="Name of the daemon's node.")] = "",
-    node_pages: Annotated[str, typer.Option(help="http://HOST:PORT or unix:PATH of the daemon's JSON pages.")] = "",
+    node_pages: Annotated[
+        str, typer.Option(help="http://HOST:PORT or unix:PATH of the daemon's JSON pages; empty: beside its socket.")
+    ] = "",
     namespace: Annotated[str, typer.Option(help="Empty: named by the model's family.")] = "",
     mode: Annotated[str, typer.Option(help="write_through, write_back or memory; empty: the daemon's default.")] = "",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
@@ -38,6 +44,9 @@ def main(
     prefill_chunk: Annotated[int, typer.Option(min=1, help="Tokens computed at a time.")] = 256,
     slots: Annotated[int, typer.Option(min=1, max=256, help="Answers at a time.")] = 8,
     slot_tokens: Annotated[int, typer.Option(min=16, help="Tokens of one prompt with its answer.")] = 4096,
+    pipeline: Annotated[
+        int, typer.Option(min=1, help="Prefill by so many processes, each with a part of the layers.")
+    ] = 1,
     load: Annotated[LoadPolicy, typer.Option(help="Load cached blocks when that is faster, always, or never.")] = (
         LoadPolicy.AUTO
     ),
@@ -52,16 +61,18 @@ def main(
 
     logging.basicConfig(stream=sys.stderr, level=log_level.upper(), format="%(levelname)s %(name)s: %(message)s")
     try:
+        socket = socket or default_socket_path()
         settings = ServerSettings(
             name=name or f"{role}-{_socket.gethostname()}-{os.getpid()}",
             role=role,
             listen=listen,
             secret=os.environ.get(SECRET_VARIABLE, ""),
             conductors=conductor or [],
-            node=Node(name=node, pages=node_pages),
+            node=Node(name=node or _socket.gethostname(), pages=node_pages or f"unix:{http_socket_path(socket)}"),
             slots=slots,
             slot_tokens=slot_tokens,
             model_name=model_name,
+            pipeline=pipeline,
         )
         address = StoreAddress(socket, namespace, mode, deadline_seconds)
         server = WorkerServer(settings, model, dtype, block_tokens, address, Options(prefill_chunk, load))

@@ -46,7 +46,7 @@ class WorkerDoor:
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        given = request.headers.get("Authorization", "").removeprefix("Bearer").strip().encode()
         if not hmac.compare_digest(given, self._secret):
             return _failed(401, FailureKind.REFUSED, "the secret is not this worker's")
         return await handler(request)
@@ -61,7 +61,10 @@ class WorkerDoor:
         call = await _body(request, RoleCall)
         if isinstance(call, Failure):
             return _answer(400, call)
-        await asyncio.to_thread(self._roles.set, call.role)
+        try:
+            await asyncio.to_thread(self._roles.set, call.role)
+        except MooncaskError as exc:
+            return _failed(400, FailureKind.REFUSED, exc.message, type(exc).__name__)
         return web.json_response({})
 
     async def _state(self, request: web.Request) -> web.StreamResponse:

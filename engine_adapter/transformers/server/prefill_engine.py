@@ -16,8 +16,7 @@ from mooncask.client.worker_api import (
     PrefillDone,
     Started,
 )
-from mooncask.engine_adapter.transformers.engine import Engine
-from mooncask.engine_adapter.transformers.prefill import PrefillJob
+from mooncask.engine_adapter.transformers.prefill import Prefilling
 from mooncask.engine_adapter.transformers.server.answer import Tell
 from mooncask.errors import Busy, ContextTooLong, MooncaskError
 
@@ -51,9 +50,9 @@ class PrefillLoad:
 
 
 class PrefillEngine:
-    """`submit`, `cancel`, `load` and `close` may be called from any thread; the Engine is used by this object's thread alone."""
+    """`submit`, `cancel`, `load` and `close` may be called from any thread; what prefills is used by this object's thread alone."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Prefilling) -> None:
         self._engine = engine
         self._changed = threading.Condition()
         self._heap: list[_Waiting] = []
@@ -157,7 +156,7 @@ class PrefillEngine:
         session.expect(keys[len(hit) :], EXPECT_SECONDS)
         waiting.tell(Started(cached_tokens=len(hit) * engine.layout.block_tokens))
         waiting.left_tokens -= len(hit) * engine.layout.block_tokens
-        job = PrefillJob(engine, session, call.tokens, keys, lambda: not waiting.cancelled)
+        job = engine.job(session, call.tokens, keys, lambda: not waiting.cancelled)
         prefix = job.run(hit)
         if waiting.cancelled:
             return Failure(kind=FailureKind.CANCELLED, message="cancelled")

@@ -16,6 +16,10 @@ from transformers.utils import logging as transformers_logging
 from mooncask.client.worker_api import Hashing, Node, Registration, Role
 from mooncask.engine_adapter.transformers.engine import Engine, Options
 from mooncask.engine_adapter.transformers.model import Model, load_model
+from mooncask.engine_adapter.transformers.pipeline.head import PipelineHead
+from mooncask.engine_adapter.transformers.pipeline.split import described
+from mooncask.engine_adapter.transformers.pipeline.stages import StagePlan
+from mooncask.engine_adapter.transformers.prefill import WholeModel
 from mooncask.engine_adapter.transformers.server.decode_engine import DecodeEngine
 from mooncask.engine_adapter.transformers.server.http_server import WorkerDoor
 from mooncask.engine_adapter.transformers.server.kv_slots import KvSlots
@@ -24,7 +28,7 @@ from mooncask.engine_adapter.transformers.server.prefill_engine import PrefillEn
 from mooncask.engine_adapter.transformers.server.reporting import Reporter
 from mooncask.engine_adapter.transformers.server.roles import Roles
 from mooncask.engine_adapter.transformers.store_link import StoreAddress, StoreLink
-from mooncask.errors import ConfigError, MooncaskError
+from mooncask.errors import BadRequest, ConfigError, MooncaskError
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +49,8 @@ class ServerSettings:
     slots: int = 8
     slot_tokens: int = 4096
     model_name: str = ""
+    pipeline: int = 1
+    """Processes that have a part of the layers each, for prefill; 1: this one has the model."""
 
 
 class WorkerServer:
@@ -61,13 +67,18 @@ class WorkerServer:
     ) -> None:
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own
         self.settings, self._store, self._options = settings, store, options
-        self.model: Model = load_model(folder, dtype, block_tokens)
+        if settings.pipeline != 1 and settings.role is not Role.PREFILL:
+            raise ConfigError("--pipeline", str(settings.pipeline), "is for the prefill role; one process decodes")
         self._links = LinkPool(self._link)
-        self._engine = Engine(self.model, self._link(), options)
-        self._engine.warm_up()
+        self.model, self._engine = self._loaded(folder, dtype, block_tokens)
+        try:
+            self._engine.warm_up()
+        except BaseException:
+            self._engine.close()
+            raise
         self._incarnation = secrets.token_hex(8)
         self._address = ""
-        self.roles = Roles(settings.role, lambda: PrefillEngine(self._engine), self._decode_engine)
+        self.roles = Roles(settings.role, self._prefill_engine, self._decode_engine)
 
     def registration(self) -> Registration:
         """As of now: the namespace is known once a daemon has been there, which this asks for and may wait for."""
@@ -117,16 +128,31 @@ class WorkerServer:
     def close(self) -> None:
         self.roles.close()
         self._links.close()
-        self._engine.link.close()
+        self._engine.close()
 
     # --- parts ---
 
+    def _loaded(self, folder: Path, dtype: str, block_tokens: int) -> tuple[Model, Engine | PipelineHead]:
+        settings, options = self.settings, self._options
+        if settings.pipeline == 1:
+            model = load_model(folder, dtype, block_tokens)
+            return model, Engine(model, self._link_for(model), options)
+        model = described(folder, dtype, block_tokens)
+        plan = StagePlan(folder, model, settings.pipeline, self._store, f"prefill {settings.name}")
+        return model, PipelineHead(plan, options)
+
+    def _prefill_engine(self) -> PrefillEngine:
+        return PrefillEngine(WholeModel(self._engine) if isinstance(self._engine, Engine) else self._engine)
+
     def _link(self) -> StoreLink:
-        return StoreLink(
-            self._store, f"{self.settings.role} {self.settings.name}", self.model.family, self.model.layout
-        )
+        return self._link_for(self.model)
+
+    def _link_for(self, model: Model) -> StoreLink:
+        return StoreLink(self._store, f"{self.settings.role} {self.settings.name}", model.family, model.layout)
 
     def _decode_engine(self) -> DecodeEngine:
+        if self.settings.pipeline != 1:
+            raise BadRequest("the stages of a pipeline have what prefill needs only; this worker keeps that role")
         slots = KvSlots(
             self.model.layout, self.settings.slots, self.settings.slot_tokens, str(self.model.module.device)
         )

@@ -1,0 +1,1 @@
+"""Chunked pipeline parallelism: several processes hold a part of the layers each and write one reservation together."""
