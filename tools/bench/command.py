@@ -18,6 +18,7 @@ from mooncask.tools.bench.http_command import http
 from mooncask.tools.bench.layerwise_command import layerwise
 from mooncask.tools.bench.mount_command import mount
 from mooncask.tools.bench.nodes_command import peers as nodes
+from mooncask.tools.bench.pipeline_command import pipeline
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
@@ -28,6 +29,7 @@ from mooncask.tools.output import console, stages
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
 bench.command()(mount)
 bench.command()(layerwise)
+bench.command()(pipeline)
 bench.command()(http)
 bench.command("peers")(nodes)
 bench.command()(directory)
