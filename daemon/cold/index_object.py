@@ -24,7 +24,8 @@ from mooncask.daemon.cold.pack import (
 from mooncask.daemon.cold.sealing import CannotOpen, Sealing
 
 PACKS_MAX = 1 << 16
-BLOCKS_OF_A_PACK_MAX = 1 << 24
+BLOCKS_OF_A_PACK_MAX = 1 << 17
+"""Twice what is ever gathered into one."""
 
 
 class NamespaceEntry(msgspec.Struct, frozen=True, array_like=True):

@@ -20,7 +20,7 @@ from mooncask.daemon.service import Service
 log = logging.getLogger(__name__)
 
 SLICE = 1024
-LEFT_MAX = 1 << 15
+LEFT_MAX = 1 << 14
 HIDDEN_MAX = 1 << 16
 """Blocks that were deleted here by name. Of other nodes' packs the longest ago are forgotten, and then found again."""
 PATIENCE_SECONDS = 0.25
@@ -100,12 +100,14 @@ class World:
     def drop(self, name: PackName) -> bool:
         """See `ColdIndex.drop`."""
         pack = self.index.pack(name)
-        for block in islice(self.index.entries(pack), LEFT_MAX) if pack is not None else ():
-            self.left.pop((block.ns_id, block.key), None)
-            self.left[(block.ns_id, block.key)] = time.time()
+        again = self.index.drop(name)
+        names = ((ns_id, key) for ns_id, keys in (pack.blocks.items() if pack is not None else ()) for key in keys)
+        for one in islice((one for one in names if not self.index.has(*one)), LEFT_MAX):
+            self.left.pop(one, None)
+            self.left[one] = time.time()
         while len(self.left) > LEFT_MAX:
             self.left.popitem(last=False)
-        return self.index.drop(name)
+        return again
 
     def forget(self, ns_id: bytes, key: bytes) -> Pack | None:
         """The block is of no use there; an owned pack loses it for good. The pack."""
