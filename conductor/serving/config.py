@@ -60,6 +60,10 @@ class LimitsSection(Section, frozen=True):
     waiting_max: Count = 64
     inline_tokens: int = 64
     inline_prefill_tokens: int = 512
+    hot_copies_max: Annotated[int, msgspec.Meta(ge=0)] = 2
+    """Copies of hot prefixes to other prefill nodes that may be under way; 0: none are made."""
+    hot_busy_share: Positive = 0.3
+    """A prefix is copied when reads of it would keep a link busy for more of the time than this."""
     prefix_seconds: Positive = 0.05
     """What asking the nodes for a prefix may take."""
 

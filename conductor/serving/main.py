@@ -12,7 +12,9 @@ from pathlib import Path
 from aiohttp import web
 
 from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.serving.billing.cache_rows import cache_rows
 from mooncask.conductor.serving.billing.pages import BillPage
+from mooncask.conductor.serving.caching.serving import ContextCaching
 from mooncask.conductor.serving.caching.starting import caching, metering
 from mooncask.conductor.serving.config import Config, secret_of, split_listen, told_or_read
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
@@ -25,6 +27,7 @@ from mooncask.conductor.serving.indexer.opening import indexing
 from mooncask.conductor.serving.pages.access import PageAccess
 from mooncask.conductor.serving.pages.metrics import ConductorMetrics
 from mooncask.conductor.serving.pages.pages import Pages, Told
+from mooncask.conductor.serving.pages.rows import hot_rows
 from mooncask.conductor.serving.planning.planner import Planner, planning
 from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate
 from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
@@ -66,6 +69,8 @@ async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
         config.limits.waiting_max,
         config.limits.inline_tokens,
         config.limits.inline_prefill_tokens,
+        config.limits.hot_copies_max,
+        config.limits.hot_busy_share,
     )
     dispatcher = LiveDispatcher(pools, client, prefixes, PolicyTable(_policy_settings(config)), limits)
     sweeping = asyncio.create_task(_sweep(pools))
@@ -74,6 +79,7 @@ async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
             yield dispatcher
     finally:
         sweeping.cancel()
+        await dispatcher.hot.close()
         await prefixes.close()
         await client.close()
 
@@ -96,13 +102,23 @@ def _policy_settings(config: Config) -> PolicySettings:
     )
 
 
-def pages_of(config: Config, dispatcher: LiveDispatcher, gate: TenantGate, door: Door, planner: Planner) -> Pages:
+def pages_of(
+    config: Config,
+    dispatcher: LiveDispatcher,
+    gate: TenantGate,
+    door: Door,
+    planner: Planner,
+    caches: ContextCaching | None,
+) -> Pages:
     """The pages under /-/ over what is there."""
     told = Told(
         version=importlib.metadata.version("mooncask"),
         draining=lambda: door.draining,
+        hot=lambda: hot_rows(dispatcher),
         quotas=lambda: gate.quotas.used(time.time()),
+        currency=config.billing.currency,
         plan=planner.page,
+        caches=lambda: cache_rows(caches.keeper.seen if caches is not None else [], config.prices, time.time()),
     )
     metrics = ConductorMetrics(dispatcher, told.quotas, gate.refusals)
     access = PageAccess(told_or_read(config.admin.token, config.admin.token_file, "admin.token_file"))
@@ -133,7 +149,7 @@ async def run(config: Config) -> None:
         )
         application = door.application()
         planner = await stack.enter_async_context(planning(dispatcher, config.plan))
-        pages = pages_of(config, dispatcher, gate, door, planner)
+        pages = pages_of(config, dispatcher, gate, door, planner, caches)
         pages.add_to(application)
         BillPage(metered.meter, config.prices, config.billing.currency, pages.access.check).add_to(application)
         address = await stack.enter_async_context(listening(application, config.server.listen, "server.listen"))

@@ -18,6 +18,7 @@ from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
 from mooncask.conductor.serving.dispatch.building import Builder
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.history import Decision, History
+from mooncask.conductor.serving.dispatch.hot_prefixes import HotPrefixes, Place
 from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
 from mooncask.conductor.serving.dispatch.policy_table import PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
@@ -55,6 +56,10 @@ class Limits:
     """Missing tokens that decode computes without a prefill."""
     inline_prefill_tokens: int = 512
     """Missing tokens that decode computes when a prefill has failed to bring them."""
+    hot_copies_max: int = 2
+    """Copies of hot prefixes that may be under way; 0: none are made."""
+    hot_busy_share: float = 0.3
+    """A prefix is copied when reads of it would keep a link busy for more of the time than this."""
     pauses_seconds: tuple[float, ...] = (0.0, 0.1, 0.4, 1.0)
     """One for each attempt, before it: who failed may be shunned, or have come back, by then."""
 
@@ -70,6 +75,7 @@ class LiveDispatcher:
         self._client, self._prefixes, self._table = client, prefixes, table
         self._placer = Placer(pools, self.books, limits.inline_tokens)
         self._queue: SlotQueue[Worker] = SlotQueue(limits.waiting_max)
+        self.hot = HotPrefixes(prefixes, limits.hot_copies_max, limits.hot_busy_share)
         self._running = 0
         pools.on_report = self._reported
 
@@ -173,6 +179,7 @@ class LiveDispatcher:
         prompt, keys = await self._look_up(run)
         costs, policies = self.costs_of(run.job.model), self._policies_of(run.job)
         placement = self._placer.place(prompt, policies, costs, run.decision, run.failed_workers, admit)
+        self._note_read(run, prompt, keys, costs)
         if run.compute_all:
             self.books.prefills.pop(run.job.id, None)
             placement = replace(placement, prefill=None)
@@ -190,6 +197,22 @@ class LiveDispatcher:
         finally:
             if prefill is not None:
                 await prefill.end()
+
+    def _note_read(self, run: Run, prompt: Prompt, keys: list[bytes], costs: PoolCosts) -> None:
+        """What many read is copied to more nodes; this request does not wait for that."""
+        if run.hashing is None or not keys:
+            return
+        queues: dict[str, float] = {}
+        for one in run.decision.candidates:
+            queues[one.node] = min(one.queue_seconds, queues.get(one.node, one.queue_seconds))
+        nodes = {w.registration.node.name: w.registration.node for w in self.pools.all()}
+        places = [
+            Place(nodes[name], prompt.held[name].now, seconds)
+            for name, seconds in queues.items()
+            if name in prompt.held and name in nodes and nodes[name].pages
+        ]
+        block_seconds = costs.fetch_seconds(0, 0, run.hashing.block_tokens)
+        self.hot.read(run.job.model, run.hashing, keys, places, block_seconds)
 
     def _prefilling(self, run: Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
         """Begins it. Its blocks are expected on the worker's node from now on."""

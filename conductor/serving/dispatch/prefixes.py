@@ -16,6 +16,7 @@ from mooncask.client import control
 from mooncask.client.worker_api import Hashing, Node
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
+from mooncask.errors import PeerUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,22 @@ class Prefixes:
         for node, blocks in zip(asked, answers, strict=True):
             found[node.name] = Held(blocks, self.recent.prefix(node.name, keys, blocks, now))
         return found
+
+    async def replicate(
+        self, source: Node, target: str, hashing: Hashing, keys: Sequence[bytes], seconds: float
+    ) -> control.Replicated:
+        """Has the source's daemon copy blocks to another node. Raises PeerUnavailable."""
+        asked = control.ReplicateRequest(
+            namespace=hashing.namespace, to=target, keys=[key.hex() for key in keys], deadline_seconds=seconds
+        )
+        try:
+            async with asyncio.timeout(seconds + 1):
+                answer = await self._client(source).post("/-/v1/replicate", msgspec.json.encode(asked))
+            if answer.status != 200:
+                raise PageUnreadable(f"status {answer.status}: {answer.body[:200].decode(errors='replace')}")
+            return msgspec.json.decode(answer.body, type=control.Replicated)
+        except (OSError, EOFError, PageUnreadable, msgspec.DecodeError) as exc:
+            raise PeerUnavailable(source.name, f"it does not copy: {exc!r}") from exc
 
     async def close(self) -> None:
         for client in self._clients.values():
