@@ -9,6 +9,7 @@ import asyncio
 
 import msgspec
 from local_daemon import running_daemon
+from small_engine import Request, SmallEngine
 
 from mooncask.client.hashing import chain
 from mooncask.daemon.kv_events.feed import KvEvents
@@ -47,3 +48,25 @@ def store(link: StoreLink, salt: str) -> list[bytes]:
     link.close()
     assert salt or keys == chain(namespace.root(), TOKENS, 16)
     return keys
+
+
+async def test_routers_hear_the_tokens_of_what_vllm_saves_when_it_may_tell_them() -> None:
+    async with running_daemon({"kv_events.endpoint": "tcp://127.0.0.1:0"}) as daemon:
+        events = await KvEvents.open(daemon.service, daemon.config)
+        await asyncio.to_thread(save, daemon.path, True, 500)
+        await asyncio.to_thread(save, daemon.path, False, 900)
+        await events.close()
+    heard = [event for kept in events.publisher.kept(0) for event in msgspec.msgpack.decode(kept.payload)[1]]
+    told = [event["token_ids"] for event in heard if event["type"] == "BlockStored"]
+    assert [token for tokens in told for token in tokens] == TOKENS
+
+
+def save(socket: str, publish: bool, first: int) -> None:
+    """The blocks of a plain request, one at a time, and those of a salted one."""
+    with SmallEngine(socket, publish_tokens=publish, lease_bytes=1) as engine:
+        for name, salt in (("plain", None), ("salted", "x")):
+            one = Request(name, [first + i for i in range(len(TOKENS))], cache_salt=salt)
+            engine.scheduler.arrived(one)
+            engine.compute(one, [0, 1, 2])
+            engine.settle()
+        assert engine.counters.totals["saved_blocks"] == 6
