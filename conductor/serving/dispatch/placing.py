@@ -100,7 +100,8 @@ class Placer:
         """The decode side's own look at a request whose prefill has begun. Raises Overloaded when admission rejects it now."""
         arrival = Arrival(0, time.monotonic(), prompt.tokens, prompt.priority)
         reason = policies.recheck(arrival, self.books.decode_facts(worker))
-        if reason is not None:
+        alone = len(self.books.decodes) == 1
+        if reason is not None and not alone:
             raise Overloaded(reason, self._retry_after(reason, 0.0))
 
     def _facts(
@@ -125,11 +126,19 @@ class Placer:
     def _admitted_anyway(
         self, rejected: Rejection, arrival: Arrival, facts: PoolFacts, policies: Policies, costs: PoolCosts, admit: bool
     ) -> Assignment:
-        """What is only tried again was admitted before."""
+        """What is only tried again was admitted before; and where nothing runs nobody is turned away for how long a step takes:
+        waiting would make it no shorter."""
         choice = policies.placement.place(arrival.tokens, facts.prefills, costs)
-        if admit:
+        hopeless = rejected.reason is not Reason.VRAM and self._idle(facts)
+        if admit and not hopeless:
             raise Overloaded(rejected.reason, self._retry_after(rejected.reason, choice.ttft_seconds))
         return Assignment(choice, policies.select_decode(arrival.tokens, facts))
+
+    @staticmethod
+    def _idle(facts: PoolFacts) -> bool:
+        """Nothing is placed anywhere, by whichever Conductor."""
+        prefilling = any(node.waiting or node.queue_seconds for node in facts.prefills)
+        return not prefilling and not any(node.requests or node.coming_requests for node in facts.decodes)
 
     def _retry_after(self, reason: Reason, ttft_seconds: float) -> float:
         """About when it would be admitted: when the prefill queue is half as long, or the next answer has ended."""
