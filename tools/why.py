@@ -39,7 +39,7 @@ def why(
     request: Annotated[
         str | None, typer.Option(help="A Conductor's request, by the id in its answer: where it went, and why.")
     ] = None,
-    conductor: Annotated[str, typer.Option(help="With --request: where the Conductor is.")] = "http://127.0.0.1:9471",
+    conductor: Annotated[str, typer.Option(help="With --request: where the Conductor is.")] = "http://127.0.0.1:9475",
     token: Annotated[
         str, typer.Option(envvar="MOONCASK_CONDUCTOR_ADMIN_TOKEN", help="With --request: the Conductor's admin token.")
     ] = "",

@@ -19,7 +19,7 @@ def ask_conductor(url: str, request: str, token: str) -> RequestPage:
     """Raises ConductorUnavailable, NoSuchRequest, AccessDenied, BadRequest."""
     address = urlsplit(url if "//" in url else f"http://{url}")
     if address.scheme not in ("http", "https") or not address.hostname:
-        raise BadRequest(f"--conductor {url}: must be a URL such as http://127.0.0.1:9471")
+        raise BadRequest(f"--conductor {url}: must be a URL such as http://127.0.0.1:9475")
     kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
     connection = kind(address.hostname, address.port, timeout=DEADLINE_SECONDS)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
