@@ -147,6 +147,7 @@ class VllmMember:
         if registration.hashing is None:
             log.warning("worker %s has no store (yet): requests go there by load alone", told.name)
         else:
+            log.info("worker %s keeps its KV in %s", told.name, registration.hashing.namespace)
             self._on_hashing(told.name, registration.hashing)
         return registration
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 from daemon_process import DaemonProcess
 from small_engine import BLOCK_TOKENS, Request, SmallEngine, until
 
+from mooncask.client.hashing import chain, root
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.reservations import Reservations
@@ -250,6 +251,24 @@ def test_a_prefill_engine_hands_over_and_a_decode_engine_waits_for_what_is_still
         wrong = again(one, kv_transfer_params={"mooncask": {**params["mooncask"], "family": "0" * 32}})
         decode.matched(wrong)
         assert decode.counters.totals["refused_handovers"] == 1
+
+
+def test_who_asks_for_a_description_can_make_the_keys_of_what_is_stored(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path, role="reads") as decode, SmallEngine(daemon.socket_path) as engine:
+        asking = request(0, kv_transfer_params={"mooncask": {"describe": True}})
+        decode.settle()
+        decode.scheduler.arrived(asking)
+        params = decode.scheduler.finished(asking, aborted=False)[1]
+        assert params is not None
+        told = params["mooncask"]["hashing"]
+        one = request(3, cache_salt="s")
+        stored(engine, one, [0, 1, 2, 3])
+        first = root(bytes.fromhex(told["fingerprint"]), bytes.fromhex(told["tenant_salt"]) + b"s", told["hash"])
+        keys = chain(first, one.all_token_ids, told["block_tokens"], hash=told["hash"])
+        with LocalClient.connect(daemon.socket_path) as client:
+            handle = engine.scheduler.connection.handles[0]
+            assert handle.name == told["namespace"]
+            assert len(client.match(handle, keys)) == 3
 
 
 def test_a_store_without_room_holds_the_engines_blocks_back_for_one_deadline_and_not_for_each_save(
