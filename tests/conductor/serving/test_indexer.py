@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import struct
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -14,7 +15,9 @@ import pytest
 
 zmq_asyncio = pytest.importorskip("zmq.asyncio", reason='pyzmq is not installed: pip install "mooncask[events]"')
 
+import requests
 import zmq
+from conductor_process import ConductorProcess
 from local_daemon import running_daemon
 from raw_client import RawClient, key, payload
 
@@ -308,3 +311,13 @@ async def test_a_token_is_asked_for_where_there_is_one(tmp_path: Path) -> None:
     path.write_text('[indexer]\nlisten = "0.0.0.0:1"\n')
     with pytest.raises(ConfigError, match=r"indexer\.token"):
         load_config(path, {})
+
+
+def test_a_conductor_serves_the_index_on_a_listener_of_its_own(tmp_path: Path) -> None:
+    with ConductorProcess.start(tmp_path, '[indexer]\nlisten = "127.0.0.1:0"\nhash_seed = 1337\n') as conductor:
+        found = re.search("routers ask the index at (http://[0-9.:]+)", conductor.log.read_text())
+        assert found is not None
+        assert requests.get(f"{found[1]}/status", timeout=10).json()["seed"] == 1337
+        register = {"endpoint": "tcp://127.0.0.1:9", "modelname": "m", "instance_id": "e", "block_size": 16}
+        assert requests.post(f"{found[1]}/register", json=register, timeout=10).status_code == 200
+        assert requests.post(f"{conductor.url}/query", json={}, timeout=10).status_code == 404

@@ -303,6 +303,38 @@ def test_the_dashboard_shows_pools_requests_and_the_way_of_one(browser: Any, ser
 
 
 @needs_chromium
+def test_the_dashboard_shows_rejections_hot_prefixes_caches_and_the_plan(
+    browser: Any, served: ConductorProcess
+) -> None:
+    """All that this small world has none of: the Conductor's own answer, with such things put into it."""
+    told = page(served, "v1/overview")
+    rejected = {
+        **told["requests"][0],
+        "id": "r-1",
+        "rejected": "predicted TTFT over its SLO",
+        "retry_after_seconds": 7.0,
+    }
+    told["requests"].insert(0, rejected)
+    told["rejections"] = {"tbt_after_prefill": 41}
+    told["hot"] = [{"key": "ab" * 16, "model": "tiny", "tokens": 512, "reads_per_second": 3.5, "nodes": ["n1", "n2"]}]
+    cache = {"id": "cache-1", "tenant": "<b>ann</b>", "model": "tiny", "status": "ready", "tokens": 4096}
+    told["caches"] = [{**cache, "expires_at": time.time() + 600, "cost": 0.125}]
+    change = {"worker": "prefill-9", "role": "decode"}
+    plan = {"model": "tiny", "at": 0.0, "prefill": 1, "decode": 3, "prefill_now": 2, "decode_now": 2, "wanted": 5}
+    told["plan"]["recommendations"] = [{**plan, "prefill_load": 0.4, "decode_load": 2.5, "changes": [change]}]
+    with opened(browser, served, WIDE, "dark") as page_:
+        page_.route("**/v1/overview", lambda route: route.fulfill(json=told))
+        page_.wait_for_selector("#rejections button")
+        shown = {name: page_.inner_text(f"#{name}") for name in ("reasons", "rejections", "hot", "caches", "plan")}
+        (served.log.parent / "filled.png").write_bytes(page_.screenshot(full_page=True))
+    assert "tbt after prefill\t41" in shown["reasons"]
+    assert "predicted TTFT over its SLO" in shown["rejections"]
+    assert "3.50/s" in shown["hot"] and "n1, n2" in shown["hot"]
+    assert "<b>ann</b>" in shown["caches"] and "10 min" in shown["caches"].replace("9 min", "10 min")
+    assert "prefill-9 to decode" in shown["plan"] and "2 → 1" in shown["plan"]
+
+
+@needs_chromium
 def test_the_dashboard_fits_a_phone_and_is_dark_where_that_is_wanted(browser: Any, served: ConductorProcess) -> None:
     with opened(browser, served, PHONE, "dark") as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
