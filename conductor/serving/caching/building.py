@@ -21,6 +21,7 @@ from mooncask.conductor.serving.caching.records import (
     Status,
     Trouble,
     failed,
+    of_tenant,
     ready,
     troubled,
     waiting,
@@ -63,7 +64,7 @@ class CreationMeter(Protocol):
 
 @dataclass(slots=True)
 class CacheBuilder:
-    """`name`: this Conductor's, of this start."""
+    """`name`: this Conductor's, of this start. Each build claims for its own cache: two here are as apart as two elsewhere."""
 
     name: str
     shelf: Shelf
@@ -158,23 +159,23 @@ class CacheBuilder:
     @contextlib.asynccontextmanager
     async def _claimed(self, cache: Cache) -> AsyncIterator[bool]:
         """Whether this content is ours to build; renewed until the end."""
-        claim = f"{cache.tenant}/{cache.digest}"
-        if not await self.shelf.claim(claim, self.name, time.time(), CLAIM_SECONDS):
+        claim, holder = of_tenant(cache.tenant) + cache.digest, f"{self.name}/{cache.id}"
+        if not await self.shelf.claim(claim, holder, time.time(), CLAIM_SECONDS):
             yield False
             return
-        renewing = asyncio.create_task(self._renew(claim))
+        renewing = asyncio.create_task(self._renew(claim, holder))
         try:
             yield True
         finally:
             renewing.cancel()
             with contextlib.suppress(StateUnavailable):
-                await self.shelf.unclaim(claim, self.name)
+                await self.shelf.unclaim(claim, holder)
 
-    async def _renew(self, claim: str) -> None:
+    async def _renew(self, claim: str, holder: str) -> None:
         while True:
             await asyncio.sleep(CLAIM_SECONDS / 3)
             with contextlib.suppress(StateUnavailable):
-                await self.shelf.claim(claim, self.name, time.time(), CLAIM_SECONDS)
+                await self.shelf.claim(claim, holder, time.time(), CLAIM_SECONDS)
 
 
 def hold_seconds(cache: Cache, now: float) -> float:

@@ -5,6 +5,7 @@ and a connection of their own, so that a long bill does not hold up a claim.
 """
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ from mooncask.errors import ConfigError, StateUnavailable
 P = ParamSpec("P")
 T = TypeVar("T")
 
+MEMORY = ":memory:"
 BUSY_SECONDS = 5.0
 SCHEMA_VERSION = 1
 SCHEMA = """
@@ -46,7 +48,7 @@ class _Connection:
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, run)
-        except sqlite3.Error as exc:
+        except (sqlite3.Error, OSError) as exc:
             raise StateUnavailable(self._path, str(exc)) from exc
 
     def close(self) -> None:
@@ -55,6 +57,8 @@ class _Connection:
 
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
+            if self._path != MEMORY:  # messages and salts are in it: nobody else's to read
+                os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             opened = sqlite3.connect(self._path, timeout=BUSY_SECONDS)
             opened.execute("pragma synchronous = full")
             self._opened = opened
@@ -66,16 +70,16 @@ class _Connection:
 
 
 class SqliteState:
-    """`state.State`. `path`: a file, made if need be, or ":memory:"."""
+    """`state.State`. `path`: a file, made if need be for its owner alone, or ":memory:"."""
 
     def __init__(self, path: str) -> None:
         self._writer = _Connection("state-writer", path)
-        self._reader = self._writer if path == ":memory:" else _Connection("state-reader", path)
+        self._reader = self._writer if path == MEMORY else _Connection("state-reader", path)
         self._path = path
 
     async def open(self) -> None:
         """Raises ConfigError for a file that is no state of this version, or can't be written."""
-        if self._path != ":memory:":
+        if self._path != MEMORY:
             folder = Path(self._path).parent
             if not folder.is_dir():
                 raise ConfigError("state.url", self._path, f"there is no folder {folder}")

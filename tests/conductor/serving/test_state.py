@@ -1,6 +1,7 @@
 """One contract for every store of the Conductor's state, and what each does on its own."""
 
 import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -159,3 +160,9 @@ async def test_a_file_of_something_else_is_not_touched(tmp_path: Path) -> None:
         async with opened_state(f"sqlite:///{path}", "p"):
             pass
     assert path.read_bytes() == before
+
+
+async def test_the_file_is_its_owner_s_alone(tmp_path: Path) -> None:
+    async with opened_state(f"sqlite:///{tmp_path}/s.db", "p") as state:
+        await state.put("t", "k", b"", 0)
+        assert {entry.stat().st_mode & 0o777 for entry in os.scandir(tmp_path)} == {0o600}
