@@ -108,12 +108,14 @@ class LiveDispatcher:
         limit = self.pools.positions_max(job.model)
         if len(job.tokens) + job.max_tokens > limit:
             raise ContextTooLong(len(job.tokens), job.max_tokens, limit)
-        if self._running >= self.limits.running_max:
-            raise Overloaded(f"{self._running} requests are being served", 1.0)
         started, how = time.monotonic(), "cancelled"
         hashing = self.pools.any_of(job.model).hashing
         run = Run(job, self._decision(job), hashing, started + job.deadline_seconds)
         self.history.add(run.decision)
+        if self._running >= self.limits.running_max:
+            full = Overloaded(f"{self.limits.running_max} requests are being served", 1.0)
+            self.history.rejected(run.decision, full.reason, full.retry_after_seconds)
+            raise full
         self._running += 1
         try:
             async with contextlib.aclosing(self._attempts(run)) as events:
@@ -129,6 +131,8 @@ class LiveDispatcher:
             raise
         except Exception as exc:
             how = "failed"
+            if isinstance(exc, MooncaskError) and exc.message not in run.decision.failures:
+                run.decision.failures.append(exc.message)
             if run.begun and isinstance(exc, MooncaskError) and not isinstance(exc, AnswerBroken):
                 raise AnswerBroken(job.id, exc.message) from exc
             raise

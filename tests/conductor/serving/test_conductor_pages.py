@@ -1,25 +1,28 @@
 """The Conductor's pages without workers: who may see them, metrics and their texts, what `why` says of each kind of end."""
 
+import dataclasses
 import re
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from mooncask.client.worker_api import Hashing, Node, Registration, Report, Role, Step
+from mooncask.client.worker_api import Hashing, Node, Registration, Report, Role, Sampling, Step
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.serving.config import Config, secret_of
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.dispatch.history import Candidate, Decision
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings
+from mooncask.conductor.serving.job import Job
 from mooncask.conductor.serving.main import dispatching
 from mooncask.conductor.serving.pages.access import PageAccess
 from mooncask.conductor.serving.pages.metric_texts import COUNTERS, GAUGES, HISTOGRAMS, PREFIX
 from mooncask.conductor.serving.pages.metrics import Buckets, ConductorMetrics
 from mooncask.conductor.serving.pages.pages import Pages, Told
 from mooncask.conductor.serving.pages.rows import calibration_row, request_page
-from mooncask.errors import AccessDenied
+from mooncask.errors import AccessDenied, Overloaded
 from mooncask.tools.why_request import story
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "CONDUCTOR-PAGES.md"
@@ -86,6 +89,18 @@ async def test_every_metric_has_a_text_and_stands_in_the_docs() -> None:
 def _end(dispatcher: LiveDispatcher, told: Decision, how: str) -> None:
     dispatcher.history.add(told)
     dispatcher.history.ended(told, how, 1.0)
+
+
+async def test_a_request_too_many_is_counted_and_told_with_its_reason() -> None:
+    async with dispatching(Config()) as dispatcher:
+        pages = pages_over(dispatcher)
+        dispatcher.pools.register(registration("d", Role.DECODE), time.monotonic())
+        dispatcher.limits = dataclasses.replace(dispatcher.limits, running_max=0)
+        with pytest.raises(Overloaded):
+            await anext(dispatcher.run(Job("r", "m", [1, 2, 3], 4, Sampling())))
+        (told,) = pages.overview().requests
+        assert told.rejected == "0 requests are being served"
+        assert pages.overview().rejections == {"full": 1}
 
 
 async def test_every_page_stands_in_the_docs() -> None:

@@ -246,6 +246,8 @@ def test_a_worker_changes_its_role_while_it_serves(served: ConductorProcess) -> 
     nobody = ask(served, "sk-ann", "Roles", "Another question, which nobody has computed yet. " * 6)
     assert nobody.status_code == 503
     assert "no prefill worker" in nobody.json()["error"]["message"]
+    (failed,) = page(served, "v1/requests?limit=1")["requests"]
+    assert failed["ended"] == "failed" and "no prefill worker" in failed["failures"][0]
     change_role(served, "decode-1", "prefill")
     after = ask(served, "sk-ann", "Roles", question).json()
     assert after["choices"][0]["message"] == before["choices"][0]["message"]
