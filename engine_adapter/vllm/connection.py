@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.engine_adapter.patience import Patience
+from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.messages import WorkerHello
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
 from mooncask.errors import AccessDenied, Busy, DaemonUnavailable, MooncaskError
@@ -28,7 +29,12 @@ class StoreConnection:
     """Any thread may use it. `faults` counts what went wrong, by class of error."""
 
     def __init__(
-        self, settings: ConnectorSettings, name: str, shards: Sequence[WorkerHello], copies: bool = True
+        self,
+        settings: ConnectorSettings,
+        name: str,
+        shards: Sequence[WorkerHello],
+        counters: Counters,
+        copies: bool = True,
     ) -> None:
         """Does not connect yet. `shards` are equal but for their shard's and namespace's names; `copies`: blocks are read and
         written through it, not only asked for."""
@@ -39,7 +45,7 @@ class StoreConnection:
         """One a shard, once they are open; they stay usable over reconnects."""
         self.node = ""
         """What the daemon's node is called, once it is connected."""
-        self._name, self._copies = name, copies
+        self._name, self._copies, self._counters = name, copies, counters
         self._client: LocalClient | None = None
         self._patience = Patience()
         self._opening = threading.Lock()
@@ -103,6 +109,7 @@ class StoreConnection:
         """Counts it, says it once for each kind, and lets the daemon alone for a while if it was not reached or late."""
         kind = type(error).__name__
         self.faults[kind] += 1
+        self._counters.add("store_faults")
         if kind not in self._told:
             self._told.add(kind)
             log.warning("%s: going on without the store: %s (further %s are only counted)", what, error, kind)

@@ -141,7 +141,7 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         """Until this is called every match is 0."""
         found = [one.hello for _, one in sorted(metadata.items()) if isinstance(one, HelloMetadata)]
         shards = list({hello.shard: hello for hello in found}.values())
-        connection = StoreConnection(self.settings, "vllm scheduler", shards, copies=False)
+        connection = StoreConnection(self.settings, "vllm scheduler", shards, self.counters, copies=False)
         loras = LoraDigests(weights_digest)
         self.scheduler = SchedulerSide(
             connection,

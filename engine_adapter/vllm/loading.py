@@ -34,7 +34,6 @@ class Load:
             self._connection.worked()
         except MooncaskError as error:
             self._connection.fault("load", error)
-            self._counters.add("store_faults")
         return self.done(time.monotonic() - started)
 
     def done(self, seconds: float) -> LoadDone:

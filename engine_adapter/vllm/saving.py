@@ -41,7 +41,6 @@ class Save:
             self._connection.worked()
         except MooncaskError as error:
             self._connection.fault("save", error)
-            self._counters.add("store_faults")
         self._counters.add("dropped_blocks", len(self.plan.keys) - done)
 
     def _save(self, start: int, stop: int) -> None:

@@ -37,7 +37,7 @@ class WorkerSide:
     def __init__(
         self, settings: ConnectorSettings, hello: WorkerHello, planes: KvPlanes, counters: Counters, writes: bool
     ) -> None:
-        self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello])
+        self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello], counters)
         self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
         self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
         self._savers = ThreadPoolExecutor(1, "mooncask-save")

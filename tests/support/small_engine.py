@@ -76,7 +76,7 @@ class SmallEngine:
             self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, role != "reads"))
         self.describe: Callable[[Any], tuple[BlockExtras, str]] = lambda _: (BlockExtras(), "")
         self.scheduler = SchedulerSide(
-            StoreConnection(chosen, "small engine", hellos, copies=False),
+            StoreConnection(chosen, "small engine", hellos, self.counters, copies=False),
             self.counters,
             lambda request: self.describe(request),
             reads=role != "writes",

@@ -226,6 +226,7 @@ def test_a_daemon_that_does_not_answer_holds_a_request_back_for_its_deadline_and
                 assert engine.matched(request(2)) == 0
             assert engine.counters.totals["lookups"] <= 4
             assert engine.scheduler.connection.faults
+            assert engine.counters.totals["store_faults"] > 0
         finally:
             daemon.thaw()
 
