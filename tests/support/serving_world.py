@@ -19,7 +19,7 @@ from mooncask.client.control_client import ControlClient
 from mooncask.client.socket_path import http_socket_path
 
 OPTIONS = {"load": "always", "block_tokens": "16", "prefill_chunk": "64", "slots": "4", "slot_tokens": "2048"}
-READY_SECONDS = 60.0
+READY_SECONDS = 120.0
 SETTINGS = """
 [server]
 worker_secret = "{secret}"
@@ -121,7 +121,7 @@ class World:
     def get(self, id: str, key: str = "") -> dict[str, Any]:
         return dict(self.ask("GET", f"/v1/caching/{id}", key=key).json())
 
-    def until(self, id: str, status: str, key: str = "", seconds: float = 20.0) -> dict[str, Any]:
+    def until(self, id: str, status: str, key: str = "", seconds: float = 60.0) -> dict[str, Any]:
         return dict(eventually(lambda: (c := self.get(id, key)) and c["status"] == status and c, seconds))
 
 

@@ -18,7 +18,7 @@ import msgspec
 TTL_SECONDS_MAX = 3600
 INACTIVE_SECONDS = 86_400.0
 """So long a cache can be revived after its time; then it is forgotten."""
-RETRY_SECONDS = (0.5, 2.0, 10.0, 30.0)
+RETRY_SECONDS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 30.0, 30.0)
 """Between attempts to build; after the last one the cache is in error."""
 
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from command_line import CommandLine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,6 +150,19 @@ def test_a_call_log_is_read_and_advised_on(tmp_path: Path) -> None:
     prefixes, nested = read_prefixes(log)
     assert not nested and {prefix.name for prefix in prefixes} == {"manual", "rare"}
     assert [one.name for one in best_advice(prefixes, nested, PUBLIC)] == ["manual"]
+
+
+def test_the_command_prints_when_to_hold_which_cache(tmp_path: Path) -> None:
+    log = tmp_path / "day.jsonl"
+    lines = [{"at": second, "prefix": "manual", "prefix_tokens": 100_000} for second in group_day()]
+    log.write_text("\n".join(json.dumps(line) for line in lines))
+    prices = ["--input", "60", "--creation", "24", "--storage-minute", "5", "--call", "0.02"]
+    command = CommandLine("")
+    assert "09:00-00:00" in command.run("bill", "advise", str(log), *prices)
+    [told] = command.json("bill", "advise", str(log), *prices)
+    assert told["calls"] == len(lines) and told["periods"][-1]["drop"] == 86_400
+    assert "no prefix" in command.run("bill", "advise", str(log), "--input", "0", *prices[2:]).lower()
+    assert "no Conductor" in command.run("bill", "--conductor", "http://127.0.0.1:1", expect=69)
 
 
 def test_in_a_trace_the_prefix_that_many_share_is_found(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_cache_that_can_t_be_built_is_tried_again_a_few_times() -> None:
     while one.status is Status.PENDING:
         one = failed(one, "no luck", 0.0)
         waits.append(one.retry_at)
-    assert waits[:4] == sorted(waits[:4]) and one.error is not None and one.error.message == "no luck"
+    assert waits[:-1] == sorted(waits[:-1]) and one.error is not None and one.error.message == "no luck"
 
 
 def test_no_tenant_s_keys_begin_as_another_s() -> None:
