@@ -145,7 +145,7 @@ def test_another_address_than_loopback_needs_keys(tmp_path: Path) -> None:
 
 
 def usage(outcome: str, prompt: int, answer: int, answer_max: int, at: float) -> CallUsage:
-    return CallUsage("r", "acme", "m", prompt, 0, answer, outcome, at, 1.0, "", answer_max)
+    return CallUsage("r", "acme", "m", prompt, 0, answer, outcome, at, 1.0, answer_tokens_max=answer_max)
 
 
 def test_what_was_not_used_is_given_back_and_nothing_for_what_never_began(config: Config) -> None:
