@@ -19,7 +19,7 @@ from mooncask.daemon.cold.sealing import open_sealing
 from mooncask.daemon.cold.spilling import Spilling
 from mooncask.daemon.cold.world import World
 from mooncask.daemon.config import Config
-from mooncask.daemon.directory.directory import namespace_id, new_incarnation
+from mooncask.daemon.directory.directory import new_incarnation
 from mooncask.daemon.http.callers.credentials import secret_of_file
 from mooncask.daemon.insight.verdicts import clock_text
 from mooncask.daemon.peers.shared import SharedNamespaces
@@ -48,7 +48,6 @@ class Cold:
         self._collecting = Collecting(world, self._refreshing)
         self._owning = Owning(world)
         self._tasks: list[asyncio.Task[None]] = []
-        self._ids: dict[int, bytes] = {}
 
     @staticmethod
     def open(service: Service, config: Config) -> "Cold":
@@ -63,7 +62,8 @@ class Cold:
         )
         run = run_of(config.node.name, incarnation)
         bucket, sealing = open_bucket(section, secret), open_sealing(section.encryption_key_file)
-        world = World(service, section, bucket, sealing, run, ColdIndex(section.blocks_max), owned={run.node})
+        index, shared = ColdIndex(section.blocks_max), SharedNamespaces(service.store)
+        world = World(service, section, bucket, sealing, run, index, shared, owned={run.node})
         cold = Cold(world)
         loop = asyncio.get_running_loop()
         cold._tasks = [loop.create_task(cold._refreshing.run()), loop.create_task(cold._look_after())]
@@ -117,10 +117,7 @@ class Cold:
 
     def _id_of(self, namespace: Namespace) -> bytes:
         """Empty for what stays on its node."""
-        found = self._ids.get(namespace.id)
-        if found is None:
-            found = self._ids[namespace.id] = namespace_id(namespace.spec) if namespace.spec.kind == "kv" else b""
-        return found
+        return self._world.shared.id_of(namespace)
 
     def _deleted(self, namespace: Namespace, keys: Sequence[bytes]) -> None:
         ns_id = self._id_of(namespace)
@@ -137,9 +134,7 @@ class Cold:
         for one in list(self._world.namespaces.values()):
             if (one.name, one.tenant) == (name, tenant):
                 spec = Spec(one.name, one.family, one.shard, one.tenant, one.fingerprint)
-                return await open_spec(
-                    self._world.service, SharedNamespaces(self._world.service.store), spec, one.ns_id
-                )
+                return await open_spec(self._world.service, self._world.shared, spec, one.ns_id)
         raise NoSuchNamespace(name)
 
     # --- for people ---

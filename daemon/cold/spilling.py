@@ -20,7 +20,6 @@ from mooncask.daemon.cold.names import index_path, pack_path
 from mooncask.daemon.cold.pack import BlockFacts
 from mooncask.daemon.cold.pack_builder import PackBuilder, namespace_entry
 from mooncask.daemon.cold.world import IndexFile, World
-from mooncask.daemon.directory.directory import namespace_id
 from mooncask.errors import MooncaskError
 from mooncask.tiers.leaving import Candidate, Payload
 from mooncask.tiers.namespace import Namespace, NamespaceSpec
@@ -57,7 +56,6 @@ class Spilling:
         self._gathering_since = 0.0
         self._slots = asyncio.Semaphore(max(1, min(WRITES_MAX, section.queue_max // (2 * section.pack))))
         self._writes: set[asyncio.Task[None]] = set()
-        self._ids: dict[int, bytes] = {}
         self._spared: OrderedDict[Name, float] = OrderedDict()
 
     @property
@@ -103,8 +101,8 @@ class Spilling:
                 return looking
 
     def _consider(self, candidate: Candidate, now: float) -> None:
-        name = (self.id_of(candidate.namespace), candidate.key)
-        if name in self._gathered or name in self._world.packing or self._world.index.has(*name):
+        name = (self._world.shared.id_of(candidate.namespace), candidate.key)
+        if name in self._world.packing or self._world.index.has(*name):
             return
         if self._spared.get(name, 0.0) > time.monotonic():
             return
@@ -112,20 +110,15 @@ class Spilling:
             if not self._gathered:
                 self._gathering_since = time.monotonic()
             self._gathered[name] = candidate
+            self._world.packing.add(name)
+            self._world.hidden.pop(name, None)  # it is here; whoever deletes it from now on hides it anew
             self._gathered_bytes += candidate.size
-
-    def id_of(self, namespace: Namespace) -> bytes:
-        found = self._ids.get(namespace.id)
-        if found is None:
-            found = self._ids[namespace.id] = namespace_id(namespace.spec)
-        return found
 
     async def _hand_over(self) -> None:
         """What is gathered becomes packs, as soon as one may be written. What others have put there meanwhile does not."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, {}, 0
         await self._slots.acquire()
         try:
-            self._world.packing.update(gathered)
             await self._refresh()
             wanted = await self._not_elsewhere(gathered)
         except BaseException:
@@ -156,7 +149,7 @@ class Spilling:
 
     def left(self, namespace: Namespace, key: bytes) -> None:
         """It was evicted: counted, where it is nowhere and nobody else is known to put it there."""
-        name = (self.id_of(namespace), key)
+        name = (self._world.shared.id_of(namespace), key)
         if namespace.spec.kind == "kv" and not self._world.index.has(*name) and name not in self._spared:
             self._world.counters["cold_blocks_left_unspilled"] += 1
 
@@ -208,8 +201,7 @@ class Spilling:
                 break
             taken += 1
             payload = await self._leaving.payload(candidate)
-            if payload is not None:
-                world.hidden.pop((ns_id, candidate.key), None)  # it is here again
+            if payload is not None and (ns_id, candidate.key) not in world.hidden:
                 specs[ns_id] = candidate.namespace.spec
                 await asyncio.to_thread(builder.add, _facts(ns_id, payload), payload.view)
         if builder.blocks:

@@ -15,6 +15,7 @@ from mooncask.daemon.cold.index_object import NamespaceEntry
 from mooncask.daemon.cold.names import Run
 from mooncask.daemon.cold.sealing import Sealing
 from mooncask.daemon.config import ColdSection
+from mooncask.daemon.peers.shared import SharedNamespaces
 from mooncask.daemon.service import Service
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,7 @@ class World:
     sealing: Sealing
     run: Run
     index: ColdIndex
+    shared: SharedNamespaces
     health: Health = field(default_factory=Health)
     pace: Pace = field(default_factory=Pace)
     owned: set[str] = field(default_factory=set)

@@ -30,6 +30,8 @@ OFFER = "offer"
 OFFER_KEYS_MAX = 512
 OFFER_BYTES_MAX = 64 << 20
 """One block may be larger."""
+OFFER_SECONDS_MAX = 600.0
+"""As long as a person may wait for a replication."""
 OFFERS_AT_ONCE = 4
 """Of all nodes together: a node that is given much goes on serving."""
 OFFERS_WAITING = 16
@@ -187,7 +189,7 @@ class Replication:
             raise BadRequest(f"an offer has at most {OFFER_KEYS_MAX} keys of 1 to {KEY_BYTES_MAX} bytes")
         if self._offers >= OFFERS_AT_ONCE + OFFERS_WAITING:
             raise Busy(f"{self._offers} offers are under way here")
-        deadline = time.monotonic() + max(0.0, offer.seconds)
+        deadline = time.monotonic() + min(max(0.0, offer.seconds), OFFER_SECONDS_MAX)
         self._offers += 1
         try:
             async with self._taking:

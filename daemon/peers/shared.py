@@ -4,6 +4,8 @@ from mooncask.daemon.directory.directory import namespace_id
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.store import Store
 
+IDS_MAX = 8192
+
 
 class SharedNamespaces:
     """Computed when asked for and remembered; one that was dropped is not found any more."""
@@ -17,6 +19,8 @@ class SharedNamespaces:
         """16 bytes; empty for a namespace that stays here."""
         found = self._ids.get(namespace.id)
         if found is None:
+            if len(self._ids) >= IDS_MAX:  # of namespaces that were dropped since
+                self._ids.clear()
             found = namespace_id(namespace.spec) if namespace.spec.kind == "kv" else b""
             self._ids[namespace.id] = found
         return found
