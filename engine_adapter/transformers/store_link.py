@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.prompt_keys import prompt_keys
-from mooncask.client.wire import CommitState, Tier
+from mooncask.client.wire import CommitState, HintFields, Tier
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
 from mooncask.engine_adapter.transformers.loading import NO_HIT, Hit, LeftOut
 from mooncask.engine_adapter.transformers.messages import Loaded
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 WINDOW_BYTES = 64 << 20
 """Bytes leased or reserved at a time: a long prefix must not hold more of DRAM than the daemon lets one hold."""
+PRIORITY_NEUTRAL = 128
 WANTED_SECONDS = 0.5
 """So often whoever waits for blocks is asked whether they are still wanted."""
 ARRIVING_BYTES = 16 << 20
@@ -76,9 +77,10 @@ class StoreLink:
             )
         return self._client, self.namespace
 
-    def session(self, wanted: bool = True) -> "StoreSession":
-        """One request's use of the store; it does nothing at all when the store is not wanted."""
-        return StoreSession(self, wanted)
+    def session(self, wanted: bool = True, priority: int = PRIORITY_NEUTRAL) -> "StoreSession":
+        """One request's use of the store; it does nothing at all when the store is not wanted. `priority`, 0 to 255, is told
+        with every block that it stores or uses: a policy may let those of low priority leave first."""
+        return StoreSession(self, wanted, priority)
 
     def close(self) -> None:
         if self._client is not None:
@@ -88,10 +90,11 @@ class StoreLink:
 class StoreSession:
     """One request's use of the store. No method raises for what the store can't do."""
 
-    def __init__(self, link: StoreLink, wanted: bool) -> None:
+    def __init__(self, link: StoreLink, wanted: bool, priority: int = PRIORITY_NEUTRAL) -> None:
         self.link, self.layout = link, link.layout
         self.faults: Counter[str] = Counter()
         self.usable = wanted
+        self._hint = None if priority == PRIORITY_NEUTRAL else HintFields(priority=priority)
         self._published_tokens: list[int] = []
 
     def keys(self, tokens: list[int], cache_salt: str, public_tokens: int = 0) -> list[bytes]:
@@ -178,7 +181,7 @@ class StoreSession:
         loaded = 0
         try:
             client, namespace = self.link.connect()
-            with client.acquire(namespace, keys, deadline_seconds=seconds, wait=wait) as blocks:
+            with client.acquire(namespace, keys, deadline_seconds=seconds, wait=wait, hint=self._hint) as blocks:
                 for block in blocks:
                     if block is None:
                         break
@@ -217,6 +220,7 @@ class StoreSession:
                 depths=list(indices),
                 tokens=[layout.block_tokens] * len(wanted),
                 layers=layout.layers,
+                hint=self._hint,
             )
         except MooncaskError as exc:
             self.fault(exc)

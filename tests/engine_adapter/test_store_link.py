@@ -91,3 +91,14 @@ def test_a_session_that_is_not_to_use_the_store_asks_it_nothing(tmp_path: Path) 
     session = StoreLink(StoreAddress(str(tmp_path / "nobody")), "tests", FAMILY, LAYOUT).session(wanted=False)
     assert session.keys(TOKENS, "") == []
     assert not session.faults
+
+
+def test_a_session_tells_the_daemon_how_much_its_request_matters(link: StoreLink) -> None:
+    session, source, target = link.session(priority=7), filled_buffer(2), KvBuffer(LAYOUT, 2 * LAYOUT.block_tokens)
+    keys = session.keys(TOKENS, "priority")[:2]
+    assert session.store(keys, range(2), source) == 2
+    assert session.load(keys, target, deadline_seconds=5).blocks == 2
+    assert not session.faults
+    beyond = link.session(priority=256)
+    assert beyond.store(beyond.keys(TOKENS, "beyond")[:2], range(2), source) == 0
+    assert set(beyond.faults) == {"BadRequest"}, "the daemon has read the hint"

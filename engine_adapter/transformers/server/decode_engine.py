@@ -129,7 +129,7 @@ class DecodeEngine:
 
     def _load(self, answer: Answer) -> None:
         with self._links.link() as link:
-            fill(answer, link.session(), self._prefill_chunk)
+            fill(answer, link.session(priority=answer.call.priority), self._prefill_chunk)
         missing, most = len(answer.call.tokens) - answer.length, answer.call.inline_prefill_tokens
         if missing > most and not answer.cancelled:
             text = f"the KV of {missing} tokens is missing, and at most {most} are computed here"
@@ -143,7 +143,7 @@ class DecodeEngine:
         stored = 0
         if answer.call.write_back:
             with self._links.link() as link:
-                stored = write_back(answer, link.session())
+                stored = write_back(answer, link.session(priority=answer.call.priority))
         self._end(answer, answer.done(stored))
 
     # --- the computing thread ---

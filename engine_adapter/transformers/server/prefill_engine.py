@@ -150,7 +150,7 @@ class PrefillEngine:
 
     def _prefill(self, waiting: _Waiting) -> PrefillDone | Failure:
         call, engine, started = waiting.call, self._engine, time.monotonic()
-        session = engine.link.session()
+        session = engine.link.session(priority=call.priority)
         keys = session.keys(call.tokens, call.cache_salt, call.public_tokens)
         hit = session.match(keys)
         session.expect(keys[len(hit) :], EXPECT_SECONDS)
