@@ -30,12 +30,13 @@ class WorkerServerProcess:
     def start(
         cls, folder: Path, name: str, role: str, model: Path, socket: str, **options: str
     ) -> Iterator["WorkerServerProcess"]:
-        """`options` by the names of the command line, with underscores."""
+        """`options` by the names of the command line, with underscores; several Conductors apart by a blank."""
         log = folder / f"{name}.log"
         arguments = {"role": role, "model": str(model), "socket": socket, "name": name, **options}
         command = [sys.executable, "-m", "mooncask.engine_adapter.transformers.server"]
         for option, value in arguments.items():
-            command += [f"--{option.replace('_', '-')}", value]
+            for one in value.split(" ") if option == "conductor" else [value]:
+                command += [f"--{option.replace('_', '-')}", one]
         environment = {**os.environ, "MOONCASK_WORKER_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
         with log.open("wb") as sink:
             process = subprocess.Popen(command, stderr=sink, stdout=sink, env=environment)
@@ -64,6 +65,13 @@ class WorkerServerProcess:
             self.process.kill()
             self.process.wait()
             raise AssertionError(f"the worker did not end:\n{self.log.read_text()}") from None
+
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing until `thaw`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self.process.kill()
