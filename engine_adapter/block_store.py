@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -150,8 +150,18 @@ class BlockStore:
         place: Place = UNKNOWN_PLACE,
         seconds: float | None = None,
     ) -> list[bool]:
-        """Stores blocks; True where the store has one now. A block that is here already is not copied again."""
-        end = self._end(seconds)
+        """Stores blocks; True where the store has one now. A block that is here already is not copied again, nor is one that
+        is named twice."""
+        first = {key: i for i, key in reversed(list(enumerate(keys)))}
+        if len(first) < len(keys):
+            each = sorted(first.values())
+            alone = replace(place, chained=False, depth=None)
+            stored = self.write([keys[i] for i in each], [sources[i] for i in each], alone, seconds)
+            by_key = dict(zip((keys[i] for i in each), stored, strict=True))
+            return [by_key[key] for key in keys]
+        return self._write_all(keys, sources, place, self._end(seconds))
+
+    def _write_all(self, keys: Sequence[bytes], sources: Sequence[Spans], place: Place, end: float) -> list[bool]:
         stored: list[bool] = []
         for start, stop in _windows([total(spans) for spans in sources]):
             write = partial(self._write, keys=keys, sources=sources, place=place, cut=slice(start, stop), end=end)

@@ -1,6 +1,7 @@
 """The store as engines' backends see it: hits and misses only, whatever happens to the daemon; and the pure parts of it."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -149,3 +150,45 @@ def test_patience_takes_several_late_answers_for_one_that_is_gone_and_others_for
         assert patience.may_ask(1.0)
     patience.failed(late, 1.0)
     assert not patience.may_ask(1.0)
+
+
+def test_a_batch_that_names_a_block_twice_or_has_some_already_stores_the_rest(store: BlockStore) -> None:
+    one, two, three = keys(3)
+    a, b = random_bytes(100), random_bytes(100)
+    assert store.write([one], [[span_of(a)]]) == [True]
+    assert store.write([one, two, two, three], [[span_of(b)]] * 4) == [True] * 4
+    found = [np.zeros(100, np.uint8) for _ in range(3)]
+    assert store.read([one, two, three], [[span_of(t, writable=True)] for t in found]) == [True] * 3
+    assert np.array_equal(found[0], a), "the first one stays"
+    assert np.array_equal(found[1], b) and np.array_equal(found[2], b)
+
+
+def test_a_page_of_another_size_is_a_miss_and_leaves_its_neighbours_alone(store: BlockStore) -> None:
+    data, longer = random_bytes(100), random_bytes(160)
+    assert store.write(keys(3), [[span_of(data)], [span_of(longer)], [span_of(data)]]) == [True] * 3
+    targets = [np.zeros(100, np.uint8) for _ in range(3)]
+    assert store.read(keys(3), [[span_of(t, writable=True)] for t in targets]) == [True, False, True]
+    assert not targets[1].any()
+    assert store.write(keys(2), [[span_of(data)]] * 2) == [False, False], "a key has one length"
+    assert store.read(keys(2)[1:], [[span_of(longer, writable=True)]]) == [True]
+
+
+def test_many_threads_may_use_one_store_while_it_is_closed(daemon: DaemonProcess) -> None:
+    store = BlockStore(StoreAddress(daemon.socket_path), "tests", {"model": f"number {next(_numbers)}"})
+    data = random_bytes(1000)
+    wrong: list[bool] = []
+
+    def use(number: int) -> None:
+        for turn in range(30):
+            key, target = bytes([number, turn] * 8), np.zeros(1000, np.uint8)
+            stored = store.write([key], [[span_of(data)]])[0]
+            loaded = store.read([key], [[span_of(target, writable=True)]])[0]
+            wrong.append(loaded and not (stored and np.array_equal(target, data)))
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    store.close()
+    for thread in threads:
+        thread.join()
+    assert len(wrong) == 120 and not any(wrong)
