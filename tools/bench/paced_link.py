@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
-from mooncask.engine_adapter.transformers.store_link import StoreAddress, StoreLink, StoreSession
+from mooncask.engine_adapter.transformers.store_link import PRIORITY_NEUTRAL, StoreAddress, StoreLink, StoreSession
 from mooncask.engine_adapter.transformers.stored_chunk import StoredChunk
 
 PIECES_MAX = 1 << 16
@@ -120,6 +120,6 @@ class PacedLink(StoreLink):
         self.storing = True
         self.latest: PacedSession | None = None
 
-    def session(self, wanted: bool = True) -> PacedSession:
+    def session(self, wanted: bool = True, priority: int = PRIORITY_NEUTRAL) -> PacedSession:
         self.latest = PacedSession(self, self.lane, self.storing)
         return self.latest
