@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from scripted_worker import right_answer
 from mooncask.client.hashing import chain, root
 from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogprobs, WorkerKind
 from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.serving.config import Config, load_config
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
 from mooncask.conductor.serving.dispatch.engine_caches import AllBlocksCleared, BlockRemoved, BlockStored, EngineCache
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
@@ -25,7 +27,7 @@ from mooncask.conductor.serving.dispatch.vllm_client import VllmSpeech
 from mooncask.conductor.serving.dispatch.vllm_members import VllmMember, VllmSettings
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
-from mooncask.errors import AnswerBroken, BadRequest, NoWorkers
+from mooncask.errors import AnswerBroken, BadRequest, ConfigError, NoWorkers
 
 KEY = "vllm-key"
 PAUSES = (0.0, 0.01, 0.02, 0.04)
@@ -231,6 +233,19 @@ async def test_a_server_takes_the_role_that_is_wanted() -> None:
         await until(
             lambda: [w.role for w in there.dispatcher.pools.all() if w.name == "d1"] == [Role.PREFILL], "no other role"
         )
+
+
+def test_a_worker_of_the_configuration_is_refused_by_the_key_that_is_wrong(tmp_path: Path) -> None:
+    def load(address: str, role: str) -> Config:
+        config = tmp_path / "conductor.toml"
+        config.write_text(f'[workers.p]\naddress = "{address}"\nrole = "{role}"\nmodel = "m"\n')
+        return load_config(config, {})
+
+    assert load("http://h:1", "prefill").workers["p"].role is Role.PREFILL
+    with pytest.raises(ConfigError, match=r"workers\.p\.address"):
+        load("h:1", "prefill")
+    with pytest.raises(ConfigError, match=r"workers.*role"):
+        load("http://h:1", "both")
 
 
 # --- what engines hold themselves ------------------------------------------------------------------------------------
