@@ -304,6 +304,8 @@ def _check(config: Config) -> None:
     _one_of("policy.placement", config.policy.placement, PLACEMENTS)
     _one_of("policy.admission", config.policy.admission, ADMISSIONS)
     _check_indexer(config.indexer)
+    if config.plan.hook_command and config.plan.hook_url:
+        raise ConfigError("plan.hook_url", config.plan.hook_url, "give either hook_command or hook_url")
     for name, worker in config.workers.items():
         if not worker.address.startswith(("http://", "https://")):
             raise ConfigError(f"workers.{name}.address", repr(worker.address), "must be http://HOST:PORT")

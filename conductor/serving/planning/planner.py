@@ -77,7 +77,7 @@ class Planner:
         for model in ended:
             await self._plan(model, now)
         if ended and self.section.record:
-            await asyncio.to_thread(write_records, Path(self.section.record), dict(self.records))
+            await self._write()
 
     def page(self) -> PlanPage:
         return PlanPage(
@@ -88,6 +88,12 @@ class Planner:
             hook=self.hook.last,
             hook_skipped=self.hook.skipped,
         )
+
+    async def _write(self) -> None:
+        try:
+            await asyncio.to_thread(write_records, Path(self.section.record), dict(self.records))
+        except OSError as exc:
+            log.warning("the load that was recorded can't be written to %s: %s", self.section.record, exc)
 
     async def _plan(self, model: str, now: float) -> None:
         members = [self._member(worker) for worker in self.dispatcher.pools.all() if worker.registration.model == model]

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from mooncask.client.worker_api import Hashing, Registration, Report, Role
-from mooncask.conductor.serving.config import Config, PlanSection
+from mooncask.conductor.serving.config import Config, PlanSection, load_config
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.dispatch.history import Decision
 from mooncask.conductor.serving.main import dispatching, listening
@@ -173,6 +173,30 @@ def test_a_record_outlives_the_process_and_a_pause_is_filled(tmp_path: Path) -> 
     path.write_text("[]")
     with pytest.raises(ConfigError, match=r"plan\.record"):
         read_records(path, HOUR, 0.0)
+
+
+async def test_a_record_that_can_not_be_written_is_said_and_planning_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with dispatching(Config()) as dispatcher:
+        register(dispatcher, "p0", Role.PREFILL)
+        dispatcher.costs_of("m")
+        now = [DAY]
+        section = PlanSection(slot_seconds=100.0, record=str(tmp_path / "none" / "load.json"))
+        planner = Planner(dispatcher, section, lambda: now[0])
+        ended(dispatcher, 10.0)
+        now[0] += 100.0
+        await planner.step()
+        assert "can't be written" in caplog.text
+        assert len(planner.page().loads["m"]) == 1
+    caplog.clear()
+
+
+def test_a_hook_is_a_command_or_an_address(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[plan]\nhook_command = ["a"]\nhook_url = "http://b"\n')
+    with pytest.raises(ConfigError, match="either hook_command or hook_url"):
+        load_config(path, {})
 
 
 # --- hooks ---
