@@ -191,7 +191,8 @@ class IndexerSection(Section, frozen=True):
     token_file: str = ""
     hash_seed: NotNegative = 0
     """That of the rolling hashes which /query_by_hash is given."""
-    blocks_max: Count = 2_000_000
+    blocks_max: Count = 1_000_000
+    """Over all engines; a block takes some 300 bytes."""
 
 
 class PlanSection(Section, frozen=True):

@@ -8,10 +8,13 @@ under two names count once.
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mooncask.conductor.serving.indexer.events import Cleared, Event, Removed, Stored
 from mooncask.conductor.serving.indexer.hashes import sequence_hashes
 from mooncask.errors import BadField
+
+MEDIA_MAX = 8
 
 
 @dataclass(slots=True)
@@ -22,15 +25,18 @@ class Matched:
     media: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Block:
+class _Block(NamedTuple):
     sequence: int
-    media: set[str]
+    media: int
+    """A bit for each medium, in the order in which the table heard of them."""
 
 
 @dataclass(slots=True)
 class PrefixTable:
-    """Of one engine rank and one LoRA adapter. At most `blocks_max` blocks: those told of longest ago are forgotten first."""
+    """Of one engine rank and one LoRA adapter. At most `blocks_max` blocks: those told of longest ago are forgotten first.
+
+    A block takes some 300 bytes.
+    """
 
     block_tokens: int
     seed: int
@@ -39,8 +45,9 @@ class PrefixTable:
     """Blocks that could not be placed: behind one that is not known, of another size, or of more than tokens."""
     _blocks: "OrderedDict[int, _Block]" = field(default_factory=OrderedDict)
     """By the engine's own hash."""
-    _names: dict[int, set[int]] = field(default_factory=dict)
-    """The engine's hashes by the rolling one."""
+    _names: dict[int, int | frozenset[int]] = field(default_factory=dict)
+    """The engine's hash by the rolling one; several where it has the same tokens under several."""
+    _media: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -60,15 +67,28 @@ class PrefixTable:
 
     def match(self, sequences: Sequence[int]) -> Matched:
         """`sequences`: the prompt's rolling hashes. Ends at the first block that is nowhere."""
-        found = Matched()
+        found, counts = Matched(), [0] * len(self._media)
         for sequence in sequences:
-            names = self._names.get(sequence)
-            if not names:
+            media = self._where(sequence)
+            if not media:
                 break
             found.blocks += 1
-            for medium in set().union(*(self._blocks[name].media for name in names)):
-                found.media[medium] = found.media.get(medium, 0) + 1
+            for bit in range(len(counts)):
+                counts[bit] += media >> bit & 1
+        found.media = {medium: count for medium, count in zip(self._media, counts, strict=True) if count}
         return found
+
+    def _where(self, sequence: int) -> int:
+        """The media of all blocks that end so; 0: nowhere."""
+        names = self._names.get(sequence)
+        if names is None:
+            return 0
+        if isinstance(names, int):
+            return self._blocks[names].media
+        media = 0
+        for name in names:
+            media |= self._blocks[name].media
+        return media
 
     def _store(self, event: Stored) -> None:
         parent = None
@@ -88,28 +108,43 @@ class PrefixTable:
             self._add(name, sequence, event.medium)
 
     def _add(self, name: int, sequence: int, medium: str) -> None:
-        block = self._blocks.get(name)
+        block, bit = self._blocks.get(name), self._bit(medium)
         if block is not None and block.sequence == sequence:
-            block.media.add(medium)
+            self._blocks[name] = _Block(sequence, block.media | bit)
             self._blocks.move_to_end(name)
             return
         if block is not None:
             self._forget(name)
-        self._blocks[name] = _Block(sequence, {medium})
-        self._names.setdefault(sequence, set()).add(name)
+        self._blocks[name] = _Block(sequence, bit)
+        known = self._names.get(sequence)
+        self._names[sequence] = name if known is None else _all(known) | {name}
         while len(self._blocks) > self.blocks_max:
             self._forget(next(iter(self._blocks)))
 
     def _remove(self, name: int, medium: str) -> None:
         block = self._blocks.get(name)
-        if block is not None:
-            block.media.discard(medium)
-            if not block.media:
-                self._forget(name)
+        if block is None:
+            return
+        media = block.media & ~self._bit(medium)
+        if media:
+            self._blocks[name] = _Block(block.sequence, media)
+        else:
+            self._forget(name)
 
     def _forget(self, name: int) -> None:
         block = self._blocks.pop(name)
-        names = self._names[block.sequence]
-        names.discard(name)
-        if not names:
-            del self._names[block.sequence]
+        names = _all(self._names.pop(block.sequence)) - {name}
+        if names:
+            self._names[block.sequence] = names if len(names) > 1 else next(iter(names))
+
+    def _bit(self, medium: str) -> int:
+        if medium not in self._media:
+            if len(self._media) >= MEDIA_MAX:
+                medium = self._media[-1]
+            else:
+                self._media.append(medium)
+        return 1 << self._media.index(medium)
+
+
+def _all(names: int | frozenset[int]) -> frozenset[int]:
+    return frozenset((names,)) if isinstance(names, int) else names

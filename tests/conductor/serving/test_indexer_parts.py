@@ -107,3 +107,23 @@ def test_a_table_forgets_the_oldest_and_passes_over_what_it_can_not_place() -> N
     table.apply(Stored([9], None, prompt(1), BLOCK, "", "GPU", True))
     assert table.passed_over == 3
     assert len(table) == 3
+
+
+def test_equal_tokens_under_two_names_are_there_until_both_are_gone() -> None:
+    table, sequences = PrefixTable(BLOCK, 0, 100), sequence_hashes(prompt(1), BLOCK, 0)
+    for name, medium in ((1, "GPU"), (2, "CPU"), (3, "GPU")):
+        table.apply(Stored([name], None, prompt(1), BLOCK, "", medium, False))
+    assert table.match(sequences).media == {"GPU": 1, "CPU": 1}
+    table.apply(Removed([1, 3], "GPU"))
+    assert table.match(sequences).media == {"CPU": 1}
+    table.apply(Removed([2], "CPU"))
+    assert table.match(sequences).blocks == 0
+    assert len(table) == 0
+
+
+def test_a_name_that_comes_again_for_other_tokens_stands_for_those() -> None:
+    table = PrefixTable(BLOCK, 0, 100)
+    table.apply(Stored([1], None, prompt(1), BLOCK, "", "GPU", False))
+    table.apply(Stored([1], None, [9, 9, 9, 9], BLOCK, "", "GPU", False))
+    assert table.match(sequence_hashes(prompt(1), BLOCK, 0)).blocks == 0
+    assert table.match(sequence_hashes([9, 9, 9, 9], BLOCK, 0)).blocks == 1
