@@ -11,7 +11,9 @@ from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.speech import Speech
 from mooncask.conductor.serving.dispatch.vllm_client import VllmSpeech
 from mooncask.conductor.serving.dispatch.vllm_members import VllmMember, VllmSettings
-from mooncask.conductor.serving.dispatch.worker_client import SILENCE_SECONDS
+
+SILENCE_SECONDS = 300.0
+"""Of an answer's stream. vLLM says nothing while a request waits for its turn; a server that is dead is noticed by its polls."""
 
 
 def vllm_speech(config: Config) -> Mapping[WorkerKind, Speech]:

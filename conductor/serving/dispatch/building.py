@@ -20,6 +20,9 @@ from mooncask.errors import NoWorkers, WorkerUnavailable
 
 log = logging.getLogger(__name__)
 
+PACE_UNMEASURED = 1000.0
+"""Tokens a second of a worker that has not said what it can."""
+
 
 @dataclass(frozen=True, slots=True)
 class Built:
@@ -68,7 +71,7 @@ class Builder:
 
     async def _prefill(self, worker: Worker, job: Job, cached_tokens: int) -> None:
         missing = len(job.tokens) - cached_tokens
-        pace = worker.registration.prefill_tokens_per_second or 1.0
+        pace = worker.registration.prefill_tokens_per_second or PACE_UNMEASURED
         self._books.prefills[job.id] = PrefillEntry(worker.name, missing, missing / pace)
         call = PrefillCall(
             id=job.id,

@@ -81,6 +81,9 @@ class VllmMember:
                 while True:
                     await self._poll_once(session)
                     await asyncio.sleep(POLL_SECONDS)
+            except Exception:
+                log.exception("worker %s is not looked after any more, by a fault of this Conductor", told.name)
+                self._leave()
             finally:
                 if self._asking is not None:
                     self._asking.cancel()
