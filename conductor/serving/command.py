@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import replace
 
 from mooncask.errors import BadArgument
 
@@ -18,6 +19,9 @@ def conductor(
         list[str] | None,
         typer.Option(help="A model beside those of the file: its tokeniser's folder.", metavar="NAME=DIR"),
     ] = None,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Change workers' roles as the plan of the pools recommends: [plan] apply.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; on stderr.")] = "info",
 ) -> None:
     """Serve models through prefill and decode workers: an OpenAI-compatible door, cache-aware placement, early rejection."""
@@ -28,7 +32,8 @@ def conductor(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     models = dict(named_model(told) for told in model or [])
-    asyncio.run(run(load_config(config, os.environ, models)))
+    told = load_config(config, os.environ, models)
+    asyncio.run(run(replace(told, plan=replace(told.plan, apply=True)) if apply else told))
 
 
 def named_model(told: str) -> tuple[str, str]:

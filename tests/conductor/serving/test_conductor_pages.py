@@ -7,6 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import requests
+from conductor_process import ConductorProcess
 from prometheus_client.parser import text_string_to_metric_families
 
 from mooncask.client.worker_api import Hashing, Node, Registration, Report, Role, Sampling, Step
@@ -208,3 +210,9 @@ def test_why_says_in_words_what_became_of_a_request(told: Decision, words: list[
     text = "\n".join(story(request_page(told, SETTINGS)))
     for word in words:
         assert word in text, text
+
+
+def test_apply_on_the_command_line_is_that_of_the_plan(tmp_path: Path) -> None:
+    assert not Config().plan.apply
+    with ConductorProcess.start(tmp_path, "", words=["--apply"]) as conductor:
+        assert requests.get(f"{conductor.url}/-/v1/plan", timeout=10).json()["apply"] is True
