@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from mooncask.client.socket_path import default_socket_path, http_socket_path
-from mooncask.client.worker_api import Node, Role
+from mooncask.client.worker_api import GONE_SECONDS, Node, Role
 from mooncask.engine_adapter.transformers.__main__ import LogLevel
 from mooncask.engine_adapter.transformers.loading import LoadPolicy
 from mooncask.errors import MooncaskError
@@ -52,6 +52,10 @@ def main(
     ),
     deadline_seconds: Annotated[float, typer.Option(min=0.001, help="How long the store may take to answer.")] = 2.0,
     drain_seconds: Annotated[float, typer.Option(min=0, help="At SIGTERM, for what is under way.")] = 15.0,
+    gone_seconds: Annotated[
+        float,
+        typer.Option(min=0.5, help="After such a silence the Conductor takes it to be gone; more on busy machines."),
+    ] = GONE_SECONDS,
     log_level: Annotated[LogLevel, typer.Option(help="On stderr.")] = LogLevel.INFO,
 ) -> None:
     """Serves prefills or answers until SIGTERM. The secret it shares with the Conductor is in MOONCASK_WORKER_SECRET."""
@@ -73,6 +77,7 @@ def main(
             slot_tokens=slot_tokens,
             model_name=model_name,
             pipeline=pipeline,
+            gone_seconds=gone_seconds,
         )
         address = StoreAddress(socket, namespace, mode, deadline_seconds)
         server = WorkerServer(settings, model, dtype, block_tokens, address, Options(prefill_chunk, load))

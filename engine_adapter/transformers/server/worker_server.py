@@ -13,7 +13,7 @@ from pathlib import Path
 from aiohttp import web
 from transformers.utils import logging as transformers_logging
 
-from mooncask.client.worker_api import Hashing, Node, Registration, Role
+from mooncask.client.worker_api import GONE_SECONDS, Hashing, Node, Registration, Role
 from mooncask.engine_adapter.transformers.engine import Engine, Options
 from mooncask.engine_adapter.transformers.model import Model, load_model
 from mooncask.engine_adapter.transformers.pipeline.head import PipelineHead
@@ -49,6 +49,7 @@ class ServerSettings:
     slots: int = 8
     slot_tokens: int = 4096
     model_name: str = ""
+    gone_seconds: float = GONE_SECONDS
     pipeline: int = 1
     """Processes that have a part of the layers each, for prefill; 1: this one has the model."""
 
@@ -95,6 +96,7 @@ class WorkerServer:
             positions_max=min(model.positions_max, settings.slot_tokens),
             slots=settings.slots,
             kv_tokens=settings.slots * settings.slot_tokens,
+            gone_seconds=settings.gone_seconds,
             prefill_tokens_per_second=self._engine.speeds.prefill_tokens or 0.0,
         )
 

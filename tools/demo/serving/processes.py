@@ -46,6 +46,7 @@ WORKER_OPTIONS = {
     "slots": str(SLOTS),
     "slot-tokens": str(SLOT_TOKENS),
     "deadline-seconds": "5",
+    "gone-seconds": "20",
     "model-name": MODEL,
 }
 START_SECONDS_MAX = 240.0
