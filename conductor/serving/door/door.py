@@ -34,6 +34,9 @@ from mooncask.errors import BadField, BadRequest, ContextTooLong, MooncaskError,
 
 log = logging.getLogger(__name__)
 
+REQUEST_ID = web.RequestKey("request_id", str)
+RECEIVED = web.RequestKey("received", float)
+"""When the body had come, on the monotonic clock."""
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -93,7 +96,7 @@ class Door:
     async def _answered(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         given = request.headers.get("x-request-id", "")
         request_id = given if given.isprintable() and 0 < len(given) <= 128 else f"req-{secrets.token_hex(12)}"
-        request["request_id"] = request_id
+        request[REQUEST_ID] = request_id
         try:
             response = await handler(request)
         except web.HTTPRequestEntityTooLarge:
@@ -176,7 +179,7 @@ class Door:
         body: bytes,
     ) -> web.StreamResponse:
         answers = self._answers(request, identity, asked, prompt.rendered.tokens, logprobs, shape.id)
-        headers = {"x-request-id": request["request_id"]}
+        headers = {"x-request-id": request[REQUEST_ID]}
         call = Call(
             self._gate,
             identity,
@@ -223,7 +226,7 @@ class Door:
         if room < 1 or answer_max > room:
             raise ContextTooLong(len(tokens), asked.answer_max or 0, limit)
         public = self._gate.public_tokens(identity, asked.model, tokens)
-        stop_tokens, received = self._texts.stop_tokens(asked.model), request["received_seconds"]
+        stop_tokens, received = self._texts.stop_tokens(asked.model), request[RECEIVED]
         jobs = [
             Job(
                 id=f"{name}-{number}" if asked.answers > 1 else name,
@@ -268,7 +271,7 @@ class Door:
                 body = await request.read()
         except TimeoutError:
             raise BadRequest(f"the body did not come within {self._client_seconds:.0f} s") from None
-        request["received_seconds"] = time.monotonic()
+        request[RECEIVED] = time.monotonic()
         return body
 
     def _known(self, model: str) -> str:
