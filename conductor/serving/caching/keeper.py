@@ -137,9 +137,12 @@ class Keeper:
         try:
             missing = await self.holds.hold(cache.place, cache.id, blocks.keys, hold_seconds(cache, time.time()))
         except PeerUnavailable as exc:
-            since = self._silent_since.setdefault(cache.key, time.monotonic())
-            lost = time.monotonic() - since >= self.lost_seconds
-            log.log(logging.WARNING if lost else logging.INFO, "cache %s: %s", cache.id, exc.message)
+            if cache.key not in self._silent_since:
+                self._silent_since[cache.key] = time.monotonic()
+                log.info("cache %s: %s", cache.id, exc.message)
+            lost = time.monotonic() - self._silent_since[cache.key] >= self.lost_seconds
+            if lost:
+                log.warning("cache %s is built again: %s", cache.id, exc.message)
             return lost
         except MooncaskError as exc:
             log.warning("cache %s is built again: %s", cache.id, exc.message)
