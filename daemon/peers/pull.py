@@ -43,6 +43,8 @@ BYTES_AT_ONCE = 16 << 20
 """Reserved, read and published together: the first blocks of a long chain are usable while the others come."""
 PATIENCE_SECONDS = 0.25
 """Who had less time than this to answer is not suspected: the caller was in a hurry."""
+LATE_SECONDS = 0.05
+"""What ends so long after its time says that this node has much to do, and nothing about the peer."""
 FIRST_TRY_SHARE = 0.5
 """Of the time that is left, for a holder that is not the last one who has the block."""
 
@@ -125,12 +127,13 @@ class Pull:
             await _Errand(self, link, deque(keys), deadline, figures, keys_at_once(self.namespace)).run()
             self.ways.suspects.answered(holder)
         except MooncaskError as error:
-            late = isinstance(error, DeadlineExceeded)
+            now, late = time.monotonic(), isinstance(error, DeadlineExceeded)
             self.problem = error.message
             figures.failures += 1
             figures.problem(error.message)
-            if not isinstance(error, Busy) and (not late or time.monotonic() - began > PATIENCE_SECONDS):
-                self.ways.suspects.failed(holder, time.monotonic())
+            is_slow = now - began > PATIENCE_SECONDS and now - deadline < LATE_SECONDS
+            if not isinstance(error, Busy) and (not late or is_slow):
+                self.ways.suspects.failed(holder, now)
             self.ways.service.counters["peer_failures"] += 1
             log.info("pull from %s: %s", node.name, error.message)
 
