@@ -12,6 +12,7 @@ from pathlib import Path
 
 DOCUMENT_CHARACTERS = 1400
 """About 400 tokens of SmolLM2: some six blocks of 64."""
+PASSAGE_CHARACTERS = 360
 QUESTIONS = (
     "What is this text about, in one sentence?",
     "Which words in it would a newcomer not know?",
@@ -67,13 +68,20 @@ def make_chats(shape: Shape, requests_per_second: float, seed: int, texts: Seque
     chats, at = [], 0.0
     for number in range(shape.chats):
         follow_ups = source.sample(FOLLOW_UPS, shape.turns - 1)
-        questions = (source.choice(QUESTIONS), *follow_ups)
+        asked = (source.choice(QUESTIONS), *follow_ups)
+        passages = source.sample(list(texts), shape.turns)
+        questions = tuple(with_passage(*pair) for pair in zip(passages, asked, strict=True))
         pauses = tuple(source.expovariate(1 / shape.pause_seconds) for _ in follow_ups)
         # the first documents are asked about more often than the last: 1, 1/2, 1/3, ...
         document = source.choices(pieces, [1 / (rank + 1) for rank in range(len(pieces))])[0]
         chats.append(Chat(f"chat {number + 1}", at, document, questions, pauses))
         at += source.expovariate(requests_per_second / shape.turns)
     return chats
+
+
+def with_passage(text: str, question: str) -> str:
+    """A question that brings some 100 tokens of its own: more than decode computes without a prefill."""
+    return f"There is also this passage:\n\n{text[:PASSAGE_CHARACTERS]}\n\n{question}"
 
 
 def documents() -> list[str]:
