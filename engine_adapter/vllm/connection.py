@@ -77,7 +77,7 @@ class StoreConnection:
                 )
                 client.deadline_seconds = self.settings.deadline_seconds
                 self._client = client
-            self.node = self._client.status().node
+            self.node = self._client.status(CONNECT_SECONDS).node
             self.handles = [self._open_namespace(self._client, shard) for shard in self.shards]
         except MooncaskError as error:
             self._patience.failed(error, time.monotonic())  # before the next thread tries, which waits for the lock
@@ -85,7 +85,9 @@ class StoreConnection:
 
     def _open_namespace(self, client: LocalClient, shard: WorkerHello) -> NamespaceHandle:
         mode = self.settings.mode
-        handle = client.open_namespace(shard.namespace, family=shard.family, shard=shard.shard, mode=mode)
+        handle = client.open_namespace(
+            shard.namespace, family=shard.family, shard=shard.shard, mode=mode, deadline_seconds=CONNECT_SECONDS
+        )
         wanted = self.settings.tenant
         if wanted and handle.tenant != wanted:
             raise AccessDenied(f"the daemon takes this engine for tenant {handle.tenant!r}, not for {wanted!r}")

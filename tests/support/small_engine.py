@@ -87,7 +87,8 @@ class SmallEngine:
         self.connected()
 
     def connected(self) -> None:
-        until(lambda: len(self.scheduler.connection.handles) == len(self.workers), "connected")
+        """An attempt that was late is made again, as for a request that comes."""
+        until(self.scheduler.requests._connected, "connected")
 
     def matched(self, request: Request, computed_tokens: int = 0) -> int:
         found: list[int] = []
