@@ -1,6 +1,5 @@
 """Prefill and decode by two of vLLM's API servers, with a small proxy before them and the store between them."""
 
-import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from aiohttp import ClientSession
 from daemon_process import DaemonProcess
 from pd_proxy import PdProxy
 from prompts import prompt
-from vllm_process import BLOCK_TOKENS, VllmServer
+from vllm_process import BLOCK_TOKENS, VllmServer, free_ports
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -54,12 +53,3 @@ async def complete(session: ClientSession, url: str, body: dict[str, object]) ->
         answer = await response.json()
         assert response.status == 200, answer
         return str(answer["choices"][0]["text"])
-
-
-def free_ports(count: int) -> list[int]:
-    """vLLM takes no port 0; these are free now."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -9,6 +9,7 @@ import json
 import os
 import select
 import signal
+import socket as sockets
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -184,9 +185,20 @@ class VllmServer:
         self.process, self.log, self.url = process, log, f"http://127.0.0.1:{port}"
 
     @classmethod
-    def begin(cls, model: Path, folder: Path, port: int, socket: str, role: str, **extra: Any) -> Self:
-        """Starts it; it is not ready yet (`ready`)."""
-        log = folder / f"server-{role}.log"
+    def begin(
+        cls,
+        model: Path,
+        folder: Path,
+        port: int,
+        socket: str,
+        role: str,
+        *,
+        name: str = "",
+        arguments: Sequence[str] = (),
+        **extra: Any,
+    ) -> Self:
+        """Starts it; it is not ready yet (`ready`). `arguments`: more of them, as they stand; `extra`: the connector's."""
+        log = folder / f"server-{name or role}.log"
         options = {
             "model": str(model),
             "served-model-name": "m",
@@ -198,9 +210,9 @@ class VllmServer:
             "port": port,
             "kv-transfer-config": json.dumps(transfer_config(socket, role, **extra)),
         }
-        command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager"]
-        for name, value in options.items():
-            command += [f"--{name}", str(value)]
+        command = [str(vllm_python()), "-m", "vllm.entrypoints.openai.api_server", "--enforce-eager", *arguments]
+        for option, value in options.items():
+            command += [f"--{option}", str(value)]
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 command, env=environment(), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
@@ -247,3 +259,12 @@ class VllmServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """vLLM takes no port 0; these are free now."""
+    taken = [sockets.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in taken]
+    for one in taken:
+        one.close()
+    return ports
