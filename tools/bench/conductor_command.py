@@ -50,7 +50,7 @@ def _table(points: list[Point]) -> Table:
     table = Table()
     for heading in (
         "tokens", "p50 ms", "target", "p90 ms", "CPU ms a request", "placements/s a core", "of it keys ms", "call ms",
-        "body parsed before ms",
+        "parsed before ms", "or tokenised ms",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     for point in points:
@@ -60,6 +60,6 @@ def _table(points: list[Point]) -> Table:
         wanted = TARGETS_MS.get(point.tokens)
         table.add_row(
             f"{point.tokens:,}", f"{point.p50_ms:.2f}", f"{wanted:g}" if wanted else "", *(f"{t:.2f}" for t in times), placed,
-            *(f"{part:.2f}" for part in parts),
+            *(f"{part:.2f}" for part in parts), f"{point.tokenise_ms:.0f}" if point.tokenise_ms else "-",
         )  # fmt: skip
     return table

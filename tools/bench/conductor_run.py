@@ -28,10 +28,13 @@ from mooncask.conductor.serving.dispatch.pools import Worker
 from mooncask.conductor.serving.door.requests import TextAsked, read_body
 from mooncask.conductor.serving.job import Ended, Job
 from mooncask.conductor.serving.main import dispatching, listening
+from mooncask.conductor.serving.text.model_text import ModelText
 from mooncask.conductor.serving.workers_door import WorkersDoor
+from mooncask.engine_adapter.transformers.model_files import cache_folder
 from mooncask.errors import WorkerUnavailable
 from mooncask.tools.bench.process import sigterm_waits
 from mooncask.tools.bench.scripted_workers import BLOCK_TOKENS, MODEL
+from mooncask.tools.demo.serving.chats import documents
 
 Progress = Callable[[str], None]
 
@@ -72,6 +75,8 @@ class Point:
     encode_ms: float
     parse_ms: float
     """A body of /v1/completions with that many ids, which is not in the latency."""
+    tokenise_ms: float | None
+    """A text of about so many tokens, new from its first character; None where the demo's model was never fetched."""
 
 
 def measure(load: Load, progress: Progress) -> list[Point]:
@@ -125,6 +130,7 @@ async def _point(
         hash_ms=_timed(lambda: chain(bytes(32), prompt, BLOCK_TOKENS)),
         encode_ms=_timed(lambda: msgspec.json.encode(call)),
         parse_ms=_timed(lambda: read_body(body, TextAsked).one_prompt()),
+        tokenise_ms=_tokenise_ms(tokens),
     )
 
 
@@ -159,6 +165,16 @@ def _timed(work: Callable[[], object], times: int = 15) -> float:
         work()
         found.append((time.process_time() - began) * 1e3)
     return median(found)
+
+
+def _tokenise_ms(tokens: int) -> float | None:
+    found = next(cache_folder().glob("smollm2-*/tokenizer.json"), None)
+    if found is None:
+        return None
+    source, words = random.Random(tokens), " ".join(documents()).split()
+    text = ModelText(found.parent)
+    prose = " ".join(source.choices(words, k=tokens * 2 // 3))
+    return _timed(lambda: text.tokens(prose), 3)
 
 
 async def _all_there(dispatcher: LiveDispatcher) -> None:

@@ -29,16 +29,21 @@ from mooncask.tools.bench.pipeline_result import PipelinePlan, Row, Run
 
 DEADLINE_SECONDS = 30.0
 COMPARED_AT_A_TIME = 32
+ROOM = 1.5
+"""Of what all pipelines together store of one prompt: an arena cannot be filled to its last byte."""
 
 
 def run(plan: PipelinePlan, model: Path, folder: Path, progress: Callable[[str], None]) -> list[Row]:
     """`folder` is its own. Raises Busy when the store had no room for all blocks."""
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # transformers' own
-    settings = {"dram_capacity": str(plan.dram_bytes), "http_enabled": "false", "ghosts_enabled": "false"}
+    progress("loading the model in one process, and its parts in others")
+    loaded = load_model(model, "float32", plan.block_tokens)
+    size = int(ROOM * len(plan.stages) * plan.tokens * loaded.layout.token_bytes) + (64 << 20)
+    settings = {"dram_capacity": str(size), "http_enabled": "false", "ghosts_enabled": "false"}
     with DaemonProcess(folder, settings) as daemon:
         store = StoreAddress(str(daemon.socket), mode="memory", deadline_seconds=DEADLINE_SECONDS)
-        with _Bench.over(plan, model, store, progress) as bench:
+        with _Bench.over(plan, model, loaded, store, progress) as bench:
             return bench.rows()
 
 
@@ -55,13 +60,11 @@ class _Bench:
     @classmethod
     @contextmanager
     def over(
-        cls, plan: PipelinePlan, folder: Path, store: StoreAddress, progress: Callable[[str], None]
+        cls, plan: PipelinePlan, folder: Path, model: Model, store: StoreAddress, progress: Callable[[str], None]
     ) -> Iterator["_Bench"]:
         """With one process's model here, and the pipelines' processes started."""
         options = Options(plan.prefill_chunk, LoadPolicy.NEVER)
         with ExitStack() as stack:
-            progress("loading the model in one process, and its parts in others")
-            model = load_model(folder, "float32", plan.block_tokens)
             heads = {}
             for stages in plan.stages:
                 if stages > 1:
@@ -83,10 +86,8 @@ class _Bench:
         for repeat in range(self._plan.repeats + 1):
             tokens = self._prompt(repeat)
             for stages in self._plan.stages:
-                self._progress(
-                    f"prompt {repeat} of {self._plan.repeats}, {stages} of {max(self._plan.stages)} processes"
-                )
                 found = self._prefill(stages, tokens)
+                self._progress(f"prompt {repeat} of {self._plan.repeats} by {stages}: {found.seconds:.2f} s")
                 if repeat:
                     runs[stages].append(found)
             for stages in self._plan.stages:
@@ -106,14 +107,14 @@ class _Bench:
         session = engine.link.session()
         keys = session.keys(tokens, _salt(stages))
         job = engine.job(session, tokens, keys, lambda: True)
-        started = time.perf_counter()
+        started, cpu_started = time.perf_counter(), time.process_time()
         job.run(session.match(keys))
-        seconds = time.perf_counter() - started
+        seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
         if job.stored != len(keys):
-            raise Busy(f"places for {len(keys)} blocks in a store of {self._plan.dram_bytes} bytes", 0.0)
+            raise Busy(f"places for {len(keys)} blocks", 0.0)
         if isinstance(job, PipelineJob):
-            return Run(seconds, job.times.seconds, job.times.own_bytes)
-        return Run(seconds, [seconds], [own_bytes()])
+            return Run(seconds, job.times.cpu_seconds, job.times.own_bytes)
+        return Run(seconds, [[cpu_seconds]], [own_bytes()])
 
     def _compared(self, stages: int, tokens: list[int]) -> bool:
         """Whether all its blocks are those of one process."""

@@ -86,6 +86,7 @@ class ScriptedWorkers:
             positions_max=1 << 20,
             slots=256,
             prefill_tokens_per_second=1e6,
+            gone_seconds=600.0,
         )
         await self._tell(session, "register", told)
         report = Report(name=told.name, incarnation=told.incarnation, role=role, free_slots=256)
