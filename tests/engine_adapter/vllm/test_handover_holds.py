@@ -22,7 +22,9 @@ ASKED = {"do_remote_decode": True}
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
     """Without a disk: what is evicted is gone."""
-    with DaemonProcess.start(tmp_path_factory.mktemp("daemon"), {"dram.capacity": "16 MiB", "nvme.path": ""}) as running:
+    with DaemonProcess.start(
+        tmp_path_factory.mktemp("daemon"), {"dram.capacity": "16 MiB", "nvme.path": ""}
+    ) as running:
         yield running
 
 
