@@ -34,22 +34,20 @@ from mooncask.client.worker_api import (
 )
 
 REPORT_SECONDS = 0.05
+ANY = "*"
+"""In `faults`: whichever request comes."""
 Script = Callable[["Stream", "PrefillCall | DecodeCall"], Awaitable[None]]
 
 
-def right_token(tokens: Sequence[int]) -> int:
-    """The token behind these."""
-    state = len(tokens)
+def right_answer(tokens: Sequence[int], count: int) -> list[int]:
+    """The `count` tokens behind these."""
+    state, said = 1, list[int]()
     for token in tokens:
         state = (state * 1_000_003 + token) % 2_147_483_647
-    return 3 + state % 200
-
-
-def right_answer(tokens: Sequence[int], count: int) -> list[int]:
-    said = list(tokens)
     for _ in range(count):
-        said.append(right_token(said))
-    return said[len(tokens) :]
+        said.append(3 + state % 200)
+        state = (state * 1_000_003 + said[-1]) % 2_147_483_647
+    return said
 
 
 class Broken(Exception):
@@ -186,7 +184,7 @@ class ScriptedWorker:
         self.running[call.id] += 1
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         try:
-            faults = self.faults.get((call.id, role))
+            faults = self.faults.get((call.id, role)) or self.faults.get((ANY, role))
             fault = faults.popleft() if faults else ""
             if fault == "no head":
                 raise Broken
