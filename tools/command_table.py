@@ -61,6 +61,7 @@ COMMANDS: dict[str, Entry] = {
     "worker": Entry(
         "mooncask.engine_adapter.transformers.server.__main__:main", "Run a prefill or decode worker.", RUNNING
     ),
+    "prefill": Entry("mooncask.tools.prefill:prefill", "Compute a prompt's KV and store it.", RUNNING),
     "config": Entry("mooncask.tools.config:config", "Check a configuration file, or show what is in force.", RUNNING),
     "doctor": Entry("mooncask.tools.doctor.command:doctor", "Check this machine and say what to do.", RUNNING),
     "mount": Entry("mooncask.tools.mount:mount", "Show the store as a file system.", RUNNING),

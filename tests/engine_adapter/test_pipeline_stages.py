@@ -17,20 +17,20 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 import numpy as np
 import psutil
+import requests
 from daemon_process import DaemonProcess
-from tiny_model import prompt_of, write_tiny_gemma3, write_tiny_llama
-from worker_server import WorkerServerProcess
+from tiny_model import prompt_of, write_tiny_llama
+from worker_server import SECRET, WorkerServerProcess
 
 from mooncask.client.local import LocalClient
 from mooncask.client.wire import Tier
 from mooncask.client.worker_api import (
     Admitted,
-    DecodeCall,
     Failure,
     PrefillCall,
     PrefillDone,
+    Role,
     Started,
-    Tokens,
 )
 from mooncask.engine_adapter.transformers.decode import DecodeWorker
 from mooncask.engine_adapter.transformers.engine import Engine, Options
@@ -284,26 +284,22 @@ def test_a_stage_that_is_stuck_ends_the_prefill_as_a_dead_one_does(world: World)
 
 @pytest.mark.slow
 def test_a_worker_of_two_stages_prefills_for_a_decode_worker_and_keeps_its_role(world: World, tmp_path: Path) -> None:
-    model = write_tiny_gemma3(tmp_path / "hybrid", window=40)
-    with ExitStack() as stack:
-        start = WorkerServerProcess.start
-        socket = world.daemon.socket_path
-        prefill = stack.enter_context(start(tmp_path, "p", "prefill", model, socket, pipeline="2", **SERVER))
-        decode = stack.enter_context(start(tmp_path, "d", "decode", model, socket, slot_tokens="1024", **SERVER))
-        prompt = prompt_of(200, seed=11)
+    model, prompt = world.folder / "tiny", prompt_of(200, seed=11)
+    start = WorkerServerProcess.start
+    with start(tmp_path, "p", "prefill", model, world.daemon.socket_path, pipeline="2", **SERVER) as prefill:
         lines = prefill.lines(PrefillCall(id="p", tokens=prompt))
-        assert [type(line) for line in lines] == [Admitted, Started, PrefillDone]
+        told = [type(line) for line in lines]
+        assert (told[0], Started in told, told[-1]) == (Admitted, True, PrefillDone)
         assert isinstance(done := lines[-1], PrefillDone)
         assert (done.computed_tokens, done.stored_blocks, done.faults) == (192, 12, {})
-        answers = [
-            [token for line in decode.lines(call) if isinstance(line, Tokens) for token in line.tokens]
-            for call in (
-                DecodeCall(id="loaded", tokens=prompt, max_tokens=12),
-                DecodeCall(id="computed", tokens=prompt, max_tokens=12, cache_salt="nobody's"),
-            )
-        ]
-        assert answers[0] == answers[1]
-        assert prefill.state().registration.family == decode.state().registration.family
+        answer = world.decode.run(Request("loaded", prompt, write_back=False))
+        assert answer.loaded.total == 192
+        assert answer.tokens == world.decode.run(Request("computed", prompt, use_store=False)).tokens
+        refused = requests.post(
+            f"{prefill.address}/v1/role", json={"role": "decode"}, headers={"Authorization": f"Bearer {SECRET}"}
+        )
+        assert (refused.status_code, refused.json()["error"]) == (400, "BadRequest")
+        assert prefill.state().registration.role is Role.PREFILL
         victims = psutil.Process(prefill.process.pid).children()
         assert len(victims) == 2
         victims[1].kill()

@@ -41,9 +41,9 @@ class _Flight:
 
 @dataclass(slots=True)
 class StageTimes:
-    """Of one job, by stage: seconds of computing, and the most memory that it had."""
+    """Of one job, by stage: CPU seconds of each chunk, and the most memory that it had."""
 
-    seconds: list[float]
+    cpu_seconds: list[list[float]]
     own_bytes: list[int]
 
 
@@ -67,7 +67,7 @@ class PipelineJob:
         self._flights: deque[_Flight] = deque()
         self.computed = self.stored = 0
         count = stages.plan.stages
-        self.times = StageTimes([0.0] * count, [0] * count)
+        self.times = StageTimes([[] for _ in range(count)], [0] * count)
 
     def run(self, hit: Hit) -> Prefix:
         """What was loaded of the hit, when the rest is computed and stored, or nobody wants it any more. Raises WorkerUnavailable."""
@@ -93,10 +93,12 @@ class PipelineJob:
 
     def give_up(self) -> None:
         """After a failure: ends the stages, then the reservations, and begins to start new stages."""
-        self._stages.restart()
-        while self._flights:
-            if (shared := self._flights.popleft().shared) is not None:
-                shared.abort()
+        try:
+            self._stages.restart()
+        finally:
+            while self._flights:
+                if (shared := self._flights.popleft().shared) is not None:
+                    shared.abort()
 
     # --- loading ---
 
@@ -145,7 +147,7 @@ class PipelineJob:
             raise _unexpected(stage, message)
         flight.done.add(stage)
         flight.faults.update(message.faults)
-        self.times.seconds[stage] += message.seconds
+        self.times.cpu_seconds[stage].append(message.cpu_seconds)
         self.times.own_bytes[stage] = max(self.times.own_bytes[stage], message.own_bytes)
         if flight.stages_done < self._stages.plan.stages:
             self._advance(flight)

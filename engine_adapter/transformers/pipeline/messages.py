@@ -76,8 +76,8 @@ class Computed(Message, frozen=True, tag="computed"):
 
     job: int
     start: int
-    seconds: float
-    """Of computing and writing, without waiting for the stage before it."""
+    cpu_seconds: float
+    """Of the process, for computing and writing: on a busy machine the clock says little."""
     own_bytes: int
     faults: dict[str, int]
 

@@ -68,7 +68,7 @@ class Stage:
 
     def compute(self, chunk: Compute) -> Computed:
         hidden = self._hidden(chunk)
-        started, faults = time.perf_counter(), Counter[str]()
+        started, faults = time.process_time(), Counter[str]()
         places = self._places(chunk, faults)
         buffer = self._buffer
         assert buffer is not None
@@ -81,7 +81,7 @@ class Stage:
         if places:
             places.clear()  # from here on nothing can be written there
             self._link.connect()[0].flush()
-        seconds = time.perf_counter() - started
+        seconds = time.process_time() - started
         if self._after is not None:
             self._after.put(chunk.job, chunk.start, out)
         return Computed(chunk.job, chunk.start, seconds, own_bytes(), dict(faults))

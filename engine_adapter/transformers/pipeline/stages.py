@@ -6,13 +6,11 @@
 Stages are one thing: when one dies or is stuck, all are killed and started anew, since what is under way between them is of no use.
 """
 
-import contextlib
 import logging
 import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,6 @@ from mooncask.errors import DeadlineExceeded, MooncaskError, WorkerUnavailable, 
 log = logging.getLogger(__name__)
 
 START_SECONDS_MAX = 300.0
-END_SECONDS_MAX = 10.0
 SILENT_SECONDS_MAX = 120.0
 
 
@@ -36,6 +33,7 @@ class StagePlan:
     """What every stage is told: which model, where the store is. `threads`: of one stage; 0 shares the cores out.
 
     A pipeline of which no stage says anything for `silent_seconds` is stuck: one chunk takes seconds.
+    Raises ConfigError for more stages than layers.
     """
 
     folder: Path
@@ -45,6 +43,9 @@ class StagePlan:
     name: str
     threads: int = 0
     silent_seconds: float = SILENT_SECONDS_MAX
+
+    def __post_init__(self) -> None:
+        layer_ranges(self.model.layout.layers, self.stages)
 
     @property
     def ranges(self) -> list[range]:
@@ -142,19 +143,20 @@ class Stages:
         self._start()
 
     def close(self) -> None:
-        """Ends them by ending their input, then by force."""
-        for child in self._children:
-            child.channel.close()
-        deadline = time.monotonic() + END_SECONDS_MAX
-        for child in self._children:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(max(0.0, deadline - time.monotonic()))
+        """Ends them, by force: they have nothing to put in order, and a library of torch's size takes seconds to be taken down."""
         self._kill(self._children)
 
     # --- parts ---
 
     def _start(self) -> None:
         self.up, self._children = [], []
+        try:
+            self._start_children()
+        except BaseException:
+            self._kill(self._children)
+            raise
+
+    def _start_children(self) -> None:
         neighbours = [socket.socketpair() for _ in range(self.last)]
         try:
             for stage in range(self.plan.stages):
