@@ -10,6 +10,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 N ?= 200
 FAULT_SECONDS ?= 300
+TORTURE_SECONDS ?= 180
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 .PHONY: help venv demo demo-cluster demo-serve demo-serve-overload check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
@@ -26,6 +27,7 @@ help:
 	@echo "make test-rdma   RDMA for real, under an emulated kernel that has it; as root, 1 to 3 minutes"
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills, and a cluster under random faults for $(FAULT_SECONDS) s"
+	@echo "                 and the Conductor's processes killed under load for $(TORTURE_SECONDS) s"
 	@echo "make bench       measure the store beside its limits (build/bench.json, .md)"
 	@echo "make gpu-check   HBM tier, copies and pipeline on a machine with a CUDA GPU (build/gpu-check.json)"
 	@echo "make papers      the papers' figures from the public traces (docs/papers)"
@@ -103,6 +105,7 @@ test-deps:
 torture: $(STAMP) test-deps
 	@MOONCASK_TORTURE_LOOPS=$(N) $(PYTEST) --timeout=0 tests/crash
 	@MOONCASK_TEST_FAULT_SECONDS=$(FAULT_SECONDS) $(PYTEST) --timeout=0 -s tests/cluster_faults/test_random_faults.py
+	@MOONCASK_TORTURE_SECONDS=$(TORTURE_SECONDS) $(PYTEST) --log-cli-level=INFO tests/conductor/serving/test_torture.py
 
 bench: $(STAMP)
 	@mkdir -p build
