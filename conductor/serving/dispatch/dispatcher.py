@@ -77,7 +77,7 @@ class LiveDispatcher:
         self._queue: SlotQueue[Worker] = SlotQueue(limits.waiting_max)
         self.hot = HotPrefixes(prefixes, limits.hot_copies_max, limits.hot_busy_share)
         self._running = 0
-        pools.on_report = self._reported
+        pools.on_report, pools.on_gone = self._reported, self._gone
 
     @property
     def running(self) -> int:
@@ -374,6 +374,13 @@ class LiveDispatcher:
         for step in worker.report.steps:
             self._observe(worker, step)
         self._queue.wake()
+
+    def _gone(self, worker: Worker) -> None:
+        """Nothing is kept by the name of a worker or a node that is not there."""
+        self.books.slowness.pop(worker.name, None)
+        pages = worker.registration.node.pages
+        if all(other.registration.node.pages != pages for other in self.pools.all()):
+            self._prefixes.forget(pages)
 
     def _observe(self, worker: Worker, step: Step) -> None:
         model = self.costs_of(worker.registration.model).decode

@@ -48,6 +48,7 @@ class PageClient:
         lines = [f"Host: {where.netloc}", "Content-Type: application/json", *(f"{k}: {v}" for k, v in headers.items())]
         self._head = "\r\n".join(lines)
         self._idle: list[_Connection] = []
+        self._closed = False
 
     async def post(self, path: str, body: bytes) -> PageAnswer:
         """Raises OSError, EOFError, PageUnreadable; cancelled, it leaves no connection behind that would answer later."""
@@ -68,13 +69,14 @@ class PageClient:
             return answer
 
     def close(self) -> None:
+        self._closed = True  # what is asked just now closes its connection behind it
         for connection in self._idle:
             connection.close()
         self._idle.clear()
 
     def _keep(self, connection: _Connection) -> None:
         connection.used = True
-        if len(self._idle) < IDLE_MAX:
+        if len(self._idle) < IDLE_MAX and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()

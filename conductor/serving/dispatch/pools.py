@@ -55,9 +55,11 @@ class Worker:
 
 @dataclass(slots=True)
 class Pools:
-    """`on_report(worker)` hears of every report. Everything belongs to the event loop's thread."""
+    """`on_report(worker)` hears of every report, `on_gone(worker)` of every one that is not there any more. Everything belongs
+    to the event loop's thread."""
 
     on_report: Callable[[Worker], None] = lambda worker: None
+    on_gone: Callable[[Worker], None] = lambda worker: None
     _workers: dict[str, Worker] = field(default_factory=dict)
 
     def register(self, told: Registration, now: float) -> None:
@@ -166,6 +168,7 @@ class Pools:
         if self._workers.get(worker.name) is worker:
             del self._workers[worker.name]
             worker.gone.set()
+            self.on_gone(worker)
 
 
 def _takes(worker: Worker, role: Role, now: float) -> bool:

@@ -97,6 +97,12 @@ class Prefixes:
         except (OSError, EOFError, PageUnreadable, msgspec.DecodeError) as exc:
             raise PeerUnavailable(source.name, f"it does not copy: {exc!r}") from exc
 
+    def forget(self, pages: str) -> None:
+        """Nobody is at that node any more."""
+        client = self._clients.pop(pages, None)
+        if client is not None:
+            client.close()
+
     async def close(self) -> None:
         for client in self._clients.values():
             client.close()

@@ -56,7 +56,8 @@ def test_a_worker_is_able_from_its_registration_until_it_has_been_silent_too_lon
 
 
 def test_another_incarnation_takes_the_place_of_the_one_before_and_ends_its_calls() -> None:
-    pools = Pools()
+    gone = list[str]()
+    pools = Pools(on_gone=lambda worker: gone.append(worker.registration.incarnation))
     pools.register(registration("d"), 0.0)
     [first] = pools.all()
     pools.register(registration("d"), 0.5)  # the same one, which did not hear our answer
@@ -70,6 +71,8 @@ def test_another_incarnation_takes_the_place_of_the_one_before_and_ends_its_call
     assert not pools.report(report("d"), 1.1).known
     pools.leave(Leave(name="d", incarnation="1"))  # a late word of the one before
     assert pools.all() == [second]
+    pools.leave(Leave(name="d", incarnation="2"))
+    assert gone == ["1", "2"]
 
 
 def test_a_worker_of_another_family_is_refused_by_name_and_takes_nobody_s_place() -> None:
