@@ -67,6 +67,7 @@ class Load:
         except requests.RequestException:
             return "broken connection", True
         if response.status_code != 200:
+            self._check_failure(response.text)
             return f"status {response.status_code}", response.status_code != 404
         self._check(response.json()["choices"][0]["token_ids"], answer)
         return "whole", True
@@ -84,9 +85,15 @@ class Load:
                 return "broken connection", True
             if not stream.events or '"error"' not in stream.events[-1]:
                 self.wrong.append(f"a stream ended well without an end: {stream.events[-1:]}")
+            self._check_failure(stream.events[-1] if stream.events else "")
             return "error event", True
         finally:
             stream.close()
+
+    def _check_failure(self, told: str) -> None:
+        """A typed error, never a fault of the Conductor."""
+        if "internal_error" in told:
+            self.wrong.append(told)
 
     def _check(self, said: list[int], answer: list[int]) -> None:
         if said != answer:
