@@ -45,7 +45,7 @@ def exit_code_table() -> str:
     """A row a code: what it means, and the errors that end with it. What a room keeps to itself is no error of the tree."""
     names = defaultdict(list)
     for name, kind in error_classes().items():
-        if not name.startswith("_"):
+        if not name.startswith("_") and kind.__module__.startswith("mooncask.errors"):
             names[kind.exit_code].append(name)
     rows = [f"| {code} | {MEANINGS[code]} | {', '.join(sorted(names[code]))} |" for code in sorted({*MEANINGS, *names})]
     return "\n".join(["| code | meaning | errors |", "|---|---|---|", *rows])
