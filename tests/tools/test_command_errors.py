@@ -159,10 +159,7 @@ def test_the_page_lists_the_exit_codes_of_all_errors() -> None:
     text = PAGE.read_text()
     assert text == with_table(text), "run: python -m mooncask.tools.exit_codes docs/CLI.md"
     assert {kind.exit_code for kind in error_classes().values()} <= MEANINGS.keys()
-    assert (
-        "| 69 | no daemon or worker answers | DaemonUnavailable, PeerChanged, PeerUnavailable, WorkerUnavailable |"
-        in exit_code_table()
-    )
+    assert "| 76 | the two sides speak different versions of the protocol | ProtocolMismatch |" in exit_code_table()
 
 
 def test_the_page_tells_of_every_command() -> None:
