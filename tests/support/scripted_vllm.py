@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
-from scripted_worker import right_answer
+from scripted_answers import right_answer
 
 from mooncask.client.hashing import namespace_name
 

@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install mooncask[conductor]")
 
 import aiohttp
-from scripted_worker import ANY, right_answer
+from scripted_answers import right_answer
+from scripted_worker import ANY
 from scripted_world import World, until, world
 from tiny_tokenizer import write_tiny_tokenizer
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cluster_nodes import ClusterNodes, Node
-from scripted_worker import ScriptedWorker, right_answer
+from scripted_answers import right_answer
+from scripted_worker import ScriptedWorker
 
 from mooncask.client import control
 from mooncask.client.hashing import root

@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from scripted_answers import right_answer
 from scripted_vllm import BLOCK_TOKENS, FINGERPRINT, HASHING, SALT, ScriptedVllm
-from scripted_worker import right_answer
 
 from mooncask.client.hashing import chain, root
 from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogprobs, WorkerKind

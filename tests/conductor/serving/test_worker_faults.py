@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scripted_worker import DECODE_FAULTS, PREFILL_FAULTS, right_answer
+from scripted_answers import right_answer
 from scripted_world import World, job, until, world
+from worker_faults import DECODE_FAULTS, PREFILL_FAULTS
 
 from mooncask.client.worker_api import Role
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
