@@ -16,7 +16,7 @@ from mooncask.tiers.flows import Flows, Way
 from mooncask.tiers.hbm import HbmTier
 from mooncask.tiers.histogram import Timings
 from mooncask.tiers.nvme import NvmeTier
-from mooncask.tiers.policies.policy import EvictionPolicy
+from mooncask.tiers.policies.by_priority import ByPriority
 
 
 class Copies:
@@ -192,7 +192,7 @@ class Copies:
 class TierPolicies:
     """One eviction policy a tier."""
 
-    def __init__(self, hbm: EvictionPolicy, dram: EvictionPolicy, nvme: EvictionPolicy) -> None:
+    def __init__(self, hbm: ByPriority, dram: ByPriority, nvme: ByPriority) -> None:
         self.hbm = hbm
         self.dram = dram
         self.nvme = nvme

@@ -20,6 +20,7 @@ from mooncask.tiers.hbm_promotion import HbmPromotion
 from mooncask.tiers.namespace import NamespaceRegistry
 from mooncask.tiers.nvme import NvmeTier
 from mooncask.tiers.policies import make_policy
+from mooncask.tiers.policies.by_priority import by_priority
 from mooncask.tiers.pressure import LeaveRules, Pressure
 from mooncask.tiers.recency import SLICE, Recency
 from mooncask.tiers.requests import StoreConfig, StoreStatus, TierStatus
@@ -47,9 +48,9 @@ class Parts:
         self.registry, self.catalogue, self._executor = registry, catalogue, executor
         self.counters: Counter[str] = Counter()
         self.policies = TierPolicies(
-            hbm=make_policy("lru", config.hbm_bytes or 1),
-            dram=make_policy(config.dram_policy, config.dram_bytes),
-            nvme=make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 1),
+            hbm=by_priority(lambda: make_policy("lru", config.hbm_bytes or 1)),
+            dram=by_priority(lambda: make_policy(config.dram_policy, config.dram_bytes)),
+            nvme=by_priority(lambda: make_policy(config.nvme_policy, config.nvme.capacity_bytes if config.nvme else 1)),
         )
         self.copies = Copies(catalogue, dram, nvme, hbm, self.policies, self.counters)
         self.recency = Recency(catalogue, self.policies, asyncio.get_running_loop().call_later)

@@ -101,10 +101,12 @@ class Recency:
         self._policies.dram.insert(self.access(slot, hint))
 
     def entered_nvme(self, slot: int) -> None:
-        self._policies.nvme.insert(self.access(slot))
+        """As important there as in DRAM."""
+        self._policies.nvme.insert(self.access(slot, self._policies.dram.hint_of(slot)))
 
     def entered_hbm(self, slot: int) -> None:
-        self._policies.hbm.insert(self.access(slot))
+        """As important there as in DRAM."""
+        self._policies.hbm.insert(self.access(slot, self._policies.dram.hint_of(slot)))
 
     def _touch(self, slot: int, hint: Hint) -> None:
         access = self.access(slot, hint)

@@ -45,6 +45,30 @@ async def test_a_memory_namespace_forgets_its_least_recently_used_block() -> Non
         assert_books_balance(store)
 
 
+async def test_blocks_of_low_priority_leave_first_and_those_of_high_priority_last() -> None:
+    async with opened(store_config(None)) as store:
+        namespace = await kv(store, mode=WriteMode.MEMORY)
+        for number in range(FITS):  # the low ones are the newest
+            priority = 200 if number < 4 else 128 if number < 12 else 10
+            await put(store, namespace, b"%02d" % number, payload(number), priority=priority)
+        for number in range(12):
+            await put(store, namespace, b"new%d" % number, payload(number))
+        here = [number for number in range(FITS) if store.info(namespace, b"%02d" % number) is not None]
+        assert here == [0, 1, 2, 3]
+        assert_books_balance(store)
+
+
+async def test_a_block_is_as_important_on_nvme_as_in_dram(tmp_path: Path) -> None:
+    async with opened(store_config(tmp_path / "nvme")) as store:
+        namespace = await kv(store)
+        await put(store, namespace, b"low", payload(1), durable=True, priority=10)
+        await put(store, namespace, b"any", payload(2), durable=True)
+        await settled(store)
+        policies = store._parts.policies
+        low, other = namespace.index[b"low"], namespace.index[b"any"]
+        assert policies.nvme.hint_of(low).priority < policies.nvme.hint_of(other).priority == 128
+
+
 @pytest.mark.parametrize("policy", ["lru", "fifo", "lfu", "s3fifo", "2q", "arc", "sieve"])
 async def test_under_every_policy_pressure_makes_room_and_loses_nothing_that_is_on_the_disk(
     policy: str, tmp_path: Path

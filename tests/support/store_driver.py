@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from mooncask.tiers.block import Extent, WriteMode
+from mooncask.tiers.block import Extent, Hint, WriteMode
 from mooncask.tiers.namespace import Namespace, NamespaceSpec
 from mooncask.tiers.nvme import NvmeConfig
 from mooncask.tiers.requests import PutRequest, StoreConfig
@@ -54,9 +54,11 @@ async def put(
     parent: bytes = b"",
     durable: bool = False,
     seconds: float = 5.0,
+    priority: int = 128,
 ) -> bool:
     """Whether the block was published (else: the store had it)."""
-    [reservation] = await store.reserve(namespace, [PutRequest(key, len(payload), parent)], soon(seconds))
+    request = PutRequest(key, len(payload), parent, hint=Hint(priority=priority))
+    [reservation] = await store.reserve(namespace, [request], soon(seconds))
     if reservation is None:
         return False
     store.view(reservation.extent)[: len(payload)] = payload
