@@ -27,6 +27,7 @@ class RunningPrefill(Protocol):
 
     def run(self, hit: Hit) -> Prefix:
         """As `PrefillJob.run`."""
+        ...
 
 
 class Prefilling(Protocol):
@@ -43,6 +44,7 @@ class Prefilling(Protocol):
         self, session: StoreSession, tokens: list[int], keys: list[bytes], wanted: Callable[[], bool]
     ) -> RunningPrefill:
         """A prefill of these tokens, whose full blocks have these keys, while it is `wanted`."""
+        ...
 
 
 class PrefillWorker:
