@@ -32,6 +32,7 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
         return st.one_of(*map(values, arguments))
     simple: dict[Any, st.SearchStrategy[Any]] = {
         int: INTEGERS,
+        float: st.floats(),
         bytes: KEYS,
         bool: st.booleans(),
         str: st.one_of(st.sampled_from(["", "kv-test", "model", "sha256", "memory"]), st.text(max_size=8)),
