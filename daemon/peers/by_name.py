@@ -28,7 +28,8 @@ class ByName:
         try:
             return self._service.door.find(tenant, name)
         except NoSuchNamespace:
-            if self._unknown.get((tenant, name), 0.0) > time.monotonic():
+            alone = self._service.cold is None and self._service.cluster is None
+            if alone or self._unknown.get((tenant, name), 0.0) > time.monotonic():
                 raise
         try:
             return await self._elsewhere(tenant, name)

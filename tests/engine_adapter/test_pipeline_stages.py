@@ -120,12 +120,17 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(world: World) -> Iterator[None]:
     """In place of the general check, which would take stages that were started again for a leak."""
+    before = others(world)
     yield
     for head in world.heads.values():
         head.stages.ready()
+    assert psutil.wait_procs(others(world) - before, 5.0)[1] == []
+
+
+def others(world: World) -> set[psutil.Process]:
+    """Children that are no stage of now."""
     ours = {world.daemon.pid, *(pid for head in world.heads.values() for pid in head.stages.pids)}
-    others = [child for child in psutil.Process().children(recursive=True) if child.pid not in ours]
-    assert psutil.wait_procs(others, 5.0)[1] == []
+    return {child for child in psutil.Process().children(recursive=True) if child.pid not in ours}
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
