@@ -15,6 +15,8 @@ from mooncask.daemon.directory.directory import NodeRecord, Release, new_incarna
 from mooncask.daemon.directory.valkey import ValkeyDirectory
 from mooncask.daemon.directory.valkey_client import open_valkey_directory
 
+pytestmark = pytest.mark.slow
+
 NS = bytes(range(16))
 MIB = 1 << 20
 

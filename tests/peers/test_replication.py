@@ -17,6 +17,8 @@ from mooncask.client.hashing import chain
 from mooncask.client.wire import Tier
 from mooncask.errors import BadRequest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[ClusterNodes]:

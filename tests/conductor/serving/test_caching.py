@@ -19,6 +19,8 @@ from command_line import CommandLine
 from directory_server import DirectoryServer
 from serving_world import World, eventually, serving_world
 
+pytestmark = pytest.mark.slow
+
 DOCUMENT = "All the world is a stage, and all the men and women merely players. " * 6
 CACHED = [{"role": "system", "content": DOCUMENT}]
 QUESTION = {"role": "user", "content": "Who are the players?"}

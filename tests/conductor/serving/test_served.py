@@ -25,6 +25,8 @@ from worker_server import SECRET, WorkerServerProcess
 from mooncask.client.socket_path import http_socket_path
 from mooncask.conductor.serving.pages.metric_texts import PREFIX
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = {"load": "always", "block_tokens": "16", "prefill_chunk": "64", "slots": "4", "slot_tokens": "2048"}
 BUTLER = "You are a butler of few words, and of much patience. " * 6
 READY_SECONDS = 60.0
