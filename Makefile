@@ -13,7 +13,7 @@ FAULT_SECONDS ?= 300
 TORTURE_SECONDS ?= 180
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: help venv demo demo-cluster demo-serve demo-serve-overload check test test-slow test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
+.PHONY: help venv demo demo-cluster demo-serve demo-serve-overload check test test-slow test-long test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
 
 help:
 	@echo "make demo        run the pipeline with a real model through a store of its own (build/demo.json)"
@@ -68,12 +68,16 @@ check: $(STAMP)
 	$(PYTEST) -q tests/test_layout.py
 
 test: $(STAMP) test-deps
-	@$(PYTEST) -m "not slow and not engines"
+	@$(PYTEST) -m "not slow and not long and not engines"
 
 # NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
 	@$(BIN)/python tests/support/nixl_environment.py || true
 	@$(PYTEST) -m "slow and not engines"
+
+# What CI has no time for: a demo under load.
+test-long: $(STAMP) test-deps
+	@$(PYTEST) -m "long and not engines"
 
 test-failed: $(STAMP)
 	@$(PYTEST) --last-failed --last-failed-no-failures none
@@ -96,7 +100,7 @@ test-engines-long: $(STAMP)
 	@$(BIN)/python tests/support/gemma3_model.py || true
 	@$(PYTEST) -m "engines and slow" tests/engines
 
-test-all: test test-slow test-engines test-engines-long
+test-all: test test-slow test-long test-engines test-engines-long
 
 # Tests that want a Debian package (.ci/packages) skip, saying so, where it is missing.
 test-deps:

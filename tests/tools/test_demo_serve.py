@@ -144,7 +144,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.timeout(900)
 def test_chats_through_a_conductor_are_answered_as_by_the_model_alone(temporary: Path) -> None:
@@ -163,7 +163,7 @@ def test_chats_through_a_conductor_are_answered_as_by_the_model_alone(temporary:
     assert list(temporary.glob("mooncask*")) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_a_run_that_is_interrupted_leaves_no_process_and_no_folder(temporary: Path) -> None:
