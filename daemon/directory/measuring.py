@@ -110,6 +110,7 @@ class Nodes:
         dice, reader = random.Random(request.rounds), self._directories[0]
         seconds: list[float] = []
         found = late = 0
+        await self._know(reader, {f"measure-{number}" for number in request.nodes})
         for _ in range(request.rounds):
             keys = [key_of(dice.choice(request.nodes), dice.randrange(request.told)) for _ in range(request.keys)]
             began = time.perf_counter()
@@ -120,6 +121,11 @@ class Nodes:
                 late += 1
                 await _until(lambda: reader.state == "ok")
         return Answer(seconds, found, late)
+
+    async def _know(self, reader: ValkeyDirectory, names: set[str]) -> None:
+        """Nodes that have just come are strangers until the list is read again: what they hold gets no credit until then."""
+        while not names <= {node.name for node in await reader.nodes(time.monotonic() + LOOKUP_SECONDS)}:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_SECONDS)
 
     async def close(self) -> None:
         await asyncio.gather(*(directory.close() for directory in self._directories))
