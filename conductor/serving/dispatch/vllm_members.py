@@ -79,11 +79,12 @@ class VllmMember:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             try:
                 while True:
-                    await self._poll_once(session)
+                    try:
+                        await self._poll_once(session)
+                    except Exception:  # the top of this task: the next look may go well
+                        log.exception("worker %s could not be looked after, by a fault of this Conductor", told.name)
+                        self._leave()
                     await asyncio.sleep(POLL_SECONDS)
-            except Exception:
-                log.exception("worker %s is not looked after any more, by a fault of this Conductor", told.name)
-                self._leave()
             finally:
                 if self._asking is not None:
                     self._asking.cancel()
