@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mooncask.conductor.serving.indexer.events import Event, Stored
-from mooncask.conductor.serving.indexer.following import Following
 from mooncask.conductor.serving.indexer.table import Matched, PrefixTable
+from mooncask.conductor.serving.kv_events.events import Event, Stored
+from mooncask.conductor.serving.kv_events.following import Following
 from mooncask.errors import BadRequest
 
 if TYPE_CHECKING:

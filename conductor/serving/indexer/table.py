@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mooncask.conductor.serving.indexer.events import Cleared, Event, Removed, Stored
 from mooncask.conductor.serving.indexer.hashes import sequence_hashes
+from mooncask.conductor.serving.kv_events.events import Cleared, Event, Removed, Stored
 from mooncask.errors import BadField
 
 MEDIA_MAX = 8

@@ -9,9 +9,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooncask.conductor.serving.indexer.events import BadEvents, Cleared, Removed, Stored, decode
 from mooncask.conductor.serving.indexer.hashes import sequence_hashes
 from mooncask.conductor.serving.indexer.table import PrefixTable
+from mooncask.conductor.serving.kv_events.events import BadEvents, Cleared, Removed, Stored, decode
 from mooncask.errors import BadField
 
 BLOCK = 4
@@ -51,7 +51,7 @@ def test_rolling_hashes_are_those_of_the_published_definition() -> None:
 )
 def test_both_forms_of_events_are_read(event: Any) -> None:
     assert decode(msgspec.msgpack.encode([1.5, [event, {"type": "Unknown"}], 0])) == [
-        Stored([5, 6], None, [1, 2], 1, "l", "CPU", False)
+        Stored([5, 6], None, [1, 2], 1, "l", "CPU")
     ]
     assert decode(msgspec.msgpack.encode([1.5, [["BlockRemoved", [5]], ["AllBlocksCleared"]]])) == [
         Removed([5], "GPU"),
@@ -81,7 +81,7 @@ def test_a_table_tells_what_a_plain_record_of_the_events_says(steps: list[Step])
     table, held = PrefixTable(BLOCK, 0, 1000), set[tuple[int, str]]()
     for kind, depth, medium in steps:
         if kind == "store":
-            table.apply(Stored(list(range(depth + 1)), None, prompt(depth + 1), BLOCK, "", medium, False))
+            table.apply(Stored(list(range(depth + 1)), None, prompt(depth + 1), BLOCK, "", medium))
             held |= {(i, medium) for i in range(depth + 1)}
         elif kind == "remove":
             table.apply(Removed([depth], medium))
@@ -99,12 +99,12 @@ def test_a_table_tells_what_a_plain_record_of_the_events_says(steps: list[Step])
 
 def test_a_table_forgets_the_oldest_and_passes_over_what_it_can_not_place() -> None:
     table = PrefixTable(BLOCK, 0, 3)
-    table.apply(Stored([1, 2, 3, 4, 5], None, prompt(5), BLOCK, "", "GPU", False))
+    table.apply(Stored([1, 2, 3, 4, 5], None, prompt(5), BLOCK, "", "GPU"))
     assert len(table) == 3
     assert table.match(sequence_hashes(prompt(5), BLOCK, 0)).blocks == 0
-    table.apply(Stored([9], 77, prompt(1), BLOCK, "", "GPU", False))
-    table.apply(Stored([9], None, prompt(1), 8, "", "GPU", False))
-    table.apply(Stored([9], None, prompt(1), BLOCK, "", "GPU", True))
+    table.apply(Stored([9], 77, prompt(1), BLOCK, "", "GPU"))
+    table.apply(Stored([9], None, prompt(1), 8, "", "GPU"))
+    table.apply(Stored([9], None, prompt(1), BLOCK, "", "GPU", [["salt"]]))
     assert table.passed_over == 3
     assert len(table) == 3
 
@@ -112,7 +112,7 @@ def test_a_table_forgets_the_oldest_and_passes_over_what_it_can_not_place() -> N
 def test_equal_tokens_under_two_names_are_there_until_both_are_gone() -> None:
     table, sequences = PrefixTable(BLOCK, 0, 100), sequence_hashes(prompt(1), BLOCK, 0)
     for name, medium in ((1, "GPU"), (2, "CPU"), (3, "GPU")):
-        table.apply(Stored([name], None, prompt(1), BLOCK, "", medium, False))
+        table.apply(Stored([name], None, prompt(1), BLOCK, "", medium))
     assert table.match(sequences).media == {"GPU": 1, "CPU": 1}
     table.apply(Removed([1, 3], "GPU"))
     assert table.match(sequences).media == {"CPU": 1}
@@ -123,7 +123,7 @@ def test_equal_tokens_under_two_names_are_there_until_both_are_gone() -> None:
 
 def test_a_name_that_comes_again_for_other_tokens_stands_for_those() -> None:
     table = PrefixTable(BLOCK, 0, 100)
-    table.apply(Stored([1], None, prompt(1), BLOCK, "", "GPU", False))
-    table.apply(Stored([1], None, [9, 9, 9, 9], BLOCK, "", "GPU", False))
+    table.apply(Stored([1], None, prompt(1), BLOCK, "", "GPU"))
+    table.apply(Stored([1], None, [9, 9, 9, 9], BLOCK, "", "GPU"))
     assert table.match(sequence_hashes(prompt(1), BLOCK, 0)).blocks == 0
     assert table.match(sequence_hashes([9, 9, 9, 9], BLOCK, 0)).blocks == 1

@@ -18,7 +18,7 @@ from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogpr
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.serving.config import Config, load_config
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
-from mooncask.conductor.serving.dispatch.engine_caches import AllBlocksCleared, BlockRemoved, BlockStored, EngineCache
+from mooncask.conductor.serving.dispatch.engine_caches import EngineCache
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools
@@ -27,6 +27,7 @@ from mooncask.conductor.serving.dispatch.vllm_client import VllmSpeech
 from mooncask.conductor.serving.dispatch.vllm_members import VllmMember, VllmSettings
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
+from mooncask.conductor.serving.kv_events.events import Cleared, Removed, Stored
 from mooncask.errors import AnswerBroken, BadRequest, ConfigError, NoWorkers
 
 KEY = "vllm-key"
@@ -254,26 +255,31 @@ TOKENS = [3 + i * 7 % 200 for i in range(10)]
 KEYS = chain(root(FINGERPRINT, SALT), TOKENS, BLOCK_TOKENS)
 
 
-def stored(hashes: list[int | bytes], parent: int | bytes | None, tokens: list[int], **more: object) -> BlockStored:
-    return BlockStored(hashes, parent, tokens, BLOCK_TOKENS, medium="GPU", **more)  # type: ignore[arg-type]
+def stored(hashes: list[int], parent: int | None, tokens: list[int], **more: Any) -> Stored:
+    return Stored(
+        **{"lora": "", "medium": "GPU", "block_tokens": BLOCK_TOKENS, **more},
+        hashes=hashes,
+        parent=parent,
+        tokens=tokens,
+    )
 
 
 def test_blocks_told_by_an_engine_are_found_by_our_keys_until_they_are_removed() -> None:
     cache = EngineCache(TOLD)
     cache.apply(stored([71], None, TOKENS[:4]))
-    cache.apply(stored([b"72"], 71, TOKENS[4:8], extra_keys=[None]))
+    cache.apply(stored([72], 71, TOKENS[4:8], extra=[None]))
     assert cache.prefix(KEYS) == 2
-    cache.apply(BlockRemoved([b"72"], "CPU"))
+    cache.apply(Removed([72], "CPU"))
     assert cache.prefix(KEYS) == 2
-    cache.apply(BlockRemoved([b"72"], "GPU"))
+    cache.apply(Removed([72], "GPU"))
     assert cache.prefix(KEYS) == 1
-    cache.apply(AllBlocksCleared())
+    cache.apply(Cleared())
     assert cache.prefix(KEYS) == 0 and len(cache) == 0
 
 
 def test_blocks_of_a_salted_prompt_are_found_under_its_salt_only() -> None:
     cache = EngineCache(TOLD)
-    cache.apply(stored([71, 72], None, TOKENS[:8], extra_keys=[["s"], None]))
+    cache.apply(stored([71, 72], None, TOKENS[:8], extra=[["s"], None]))
     assert cache.prefix(KEYS) == 0
     assert cache.prefix(chain(root(FINGERPRINT, SALT + b"s"), TOKENS, BLOCK_TOKENS)) == 2
 
@@ -283,14 +289,14 @@ def test_blocks_of_a_salted_prompt_are_found_under_its_salt_only() -> None:
     [
         stored([71], 5, TOKENS[:4]),
         stored([71], None, TOKENS[:3]),
-        stored([71], None, TOKENS[:4], lora_name="a"),
-        stored([71], None, TOKENS[:4], extra_keys=[[["image", 3]]]),
-        stored([71], None, TOKENS[:4], group_idx=1),
-        BlockStored([71], None, TOKENS[:8], 8, medium="GPU"),
-        BlockStored([71], None, TOKENS[:4], 4, medium="CPU"),
+        stored([71], None, TOKENS[:4], lora="a"),
+        stored([71], None, TOKENS[:4], extra=[[["image", 3]]]),
+        stored([71], None, TOKENS[:4], group=1),
+        stored([71], None, TOKENS[:8], block_tokens=8),
+        stored([71], None, TOKENS[:4], medium="CPU"),
     ],
 )
-def test_what_can_not_be_told_in_our_keys_is_passed_over(event: BlockStored) -> None:
+def test_what_can_not_be_told_in_our_keys_is_passed_over(event: Stored) -> None:
     cache = EngineCache(TOLD)
     cache.apply(event)
     assert len(cache) == 0
@@ -318,16 +324,18 @@ async def test_events_are_followed_and_a_lost_batch_empties_what_was_known() -> 
 
         async with engines.following("p0", f"tcp://127.0.0.1:{port}"):
             number = -1
+            told = {"type": "BlockStored", "block_hashes": [71], "parent_block_hash": None, "token_ids": TOKENS[:4]}
+            told |= {"block_size": BLOCK_TOKENS, "medium": "GPU"}
 
             def heard() -> bool:
                 nonlocal number
                 number += 1  # again until the subscription has reached the publisher
-                publish(number, {"type": "SomethingNew", "x": 1}, stored([71], None, TOKENS[:4]))
+                publish(number, {"type": "SomethingNew", "x": 1}, told)
                 return bool(engines.prefixes(KEYS))
 
             await until(heard, "no event was heard")
             assert engines.prefixes(KEYS) == {"p0": 1}
-            publish(number + 5, AllBlocksCleared())
+            publish(number + 5, {"type": "AllBlocksCleared"})
             await until(lambda: engines.lost, "a gap was not seen")
             assert engines.prefixes(KEYS) == {}
 

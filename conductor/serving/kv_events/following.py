@@ -6,6 +6,7 @@ again since the engine has started anew, nothing that was said before is believe
 
 import asyncio
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from mooncask.conductor.serving.indexer.events import BadEvents, Cleared, Event, decode
+from mooncask.conductor.serving.kv_events.events import BadEvents, Cleared, Event, decode
 
 if TYPE_CHECKING:
     import zmq.asyncio
@@ -23,6 +24,8 @@ log = logging.getLogger(__name__)
 MESSAGE_BYTES_MAX = 64 << 20
 WAITING_MAX = 10_000
 """Batches that wait to be read; what comes beyond is missed, and found to be."""
+SLICE = 64
+"""Batches in a row before others get their turn."""
 REPLAY_SECONDS = 5.0
 END = (1 << 64) - 1
 """The number behind the last batch of a replay."""
@@ -61,8 +64,10 @@ class Following:
             if self.replay_endpoint:
                 await self._replay(0)
             self.subscribed.set()
-            while True:
+            for count in itertools.count(1):
                 await self._message(await socket.recv_multipart())
+                if count % SLICE == 0:  # what waits already is read without a wait
+                    await asyncio.sleep(0)
 
     async def _message(self, parts: Sequence[bytes]) -> None:
         if len(parts) != 3 or len(parts[1]) != 8:

@@ -1,10 +1,10 @@
 """Batches of KV events as vLLM and those who follow it encode them: msgpack, `[seconds, [event, …], rank]`, where an event is a
 map with its type or, before vLLM 0.32, an array that begins with it. Pure; what is not understood raises BadEvents.
 
-Only what an index needs is kept: unknown fields and unknown events are passed over.
+Only what its readers need is kept: unknown fields and unknown events are passed over.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,14 +33,22 @@ class Stored:
     block_tokens: int
     lora: str
     medium: str
-    apart: bool
-    """Their KV is of more than these tokens: of a salt, of images."""
+    extra: Sequence[Any] = ()
+    """One a block: what its hash is of beside tokens, a salt or images; nothing for none."""
+    group: int = 0
+    """Of the KV cache groups that a hybrid model has."""
+
+    @property
+    def apart(self) -> bool:
+        """Their KV is of more than these tokens."""
+        return any(self.extra)
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
     hashes: list[int]
     medium: str
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +95,15 @@ def _stored(given: Mapping[str, Any]) -> Stored:
         block_tokens=block_tokens,
         lora=_lora(given),
         medium=_medium(given.get("medium")),
-        apart=any(extra) if isinstance(extra, list) else bool(extra),
+        extra=extra if isinstance(extra, list) else [extra] if extra else (),
+        group=given.get("group_idx") or 0,
     )
 
 
 def _removed(given: Mapping[str, Any]) -> Removed:
-    return Removed([_number(one) for one in given["block_hashes"]], _medium(given.get("medium")))
+    return Removed(
+        [_number(one) for one in given["block_hashes"]], _medium(given.get("medium")), given.get("group_idx") or 0
+    )
 
 
 def _cleared(given: Mapping[str, Any]) -> Cleared:
