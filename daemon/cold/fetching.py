@@ -8,10 +8,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mooncask.client.wire import CommitState
-from mooncask.daemon.arrivals import Key
 from mooncask.daemon.cold.bucket import BucketFault
 from mooncask.daemon.cold.index import PackName
 from mooncask.daemon.cold.names import pack_path
@@ -19,33 +17,19 @@ from mooncask.daemon.cold.pack import BadObject, Record, decode_record
 from mooncask.daemon.cold.ranges import Read, plan_reads
 from mooncask.daemon.cold.sealing import Sealing
 from mooncask.daemon.cold.world import PATIENCE_SECONDS, World
+from mooncask.daemon.flights import Flight, Flights
 from mooncask.daemon.service import Committing
 from mooncask.errors import DigestMismatch, MooncaskError
-from mooncask.tiers.block import Extent, printable_key
+from mooncask.tiers.block import printable_key
 from mooncask.tiers.namespace import Namespace
 from mooncask.tiers.requests import PutRequest
 
 log = logging.getLogger(__name__)
 
-FLIGHTS_MAX = 1 << 16
-"""Blocks that may be wanted from the bucket at a time; more are misses."""
-HELD_SECONDS = 0.05
-"""A block that has come can't leave before those that waited for it had their turn."""
-CLOSE_SECONDS = 2.0
 RECORD_EXTRA_BYTES_MAX = 4096
 """Of a record beside its payload."""
 SPARE_SECONDS = 0.01
 """Before the deadline a read is given up by itself, so that it is known that the bucket was too slow."""
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """One block on its way. `answer`: whether it is here now."""
-
-    ns_id: bytes
-    key: bytes
-    deadline: float
-    answer: "asyncio.Future[bool]"
 
 
 class Fetching:
@@ -55,11 +39,8 @@ class Fetching:
         self._world = world
         self._service = world.service
         self._store = world.service.store
-        self._flights: dict[Key, _Flight] = {}
-        self._wanted: dict[Namespace, list[_Flight]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._flights: Flights[None] = Flights(self._store, self._begin)
         self._slots = asyncio.Semaphore(world.section.requests_max)
-        self._held: dict[Extent, asyncio.TimerHandle] = {}
         self._closed = False
 
     @property
@@ -69,64 +50,40 @@ class Fetching:
     async def bring(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> bool:
         """Whether the block is here now; False is a miss, also one by the deadline."""
         deadline = min(deadline, time.monotonic() + self._world.section.deadline)
-        while True:
-            flight = self._flights.get(Key(namespace.id, key))
-            joined = flight is not None
-            if flight is None:
-                flight = self._begin(namespace, ns_id, key, deadline)
-            if flight is None:
-                return False
-            try:
-                async with asyncio.timeout_at(deadline):
-                    here = await asyncio.shield(flight.answer)
-            except TimeoutError:
-                return False
-            if here or not joined or flight.deadline >= deadline:
-                return here  # else it was given up for somebody who had less time
+        return await self._flights.bring(
+            namespace, key, deadline, lambda: self._take_off(namespace, ns_id, key, deadline)
+        )
 
     async def close(self) -> None:
         """Before the store is closed: nothing is written into it any more."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=CLOSE_SECONDS)
-        for extent, timer in self._held.items():
-            timer.cancel()
-            self._store.drop(extent)
-        self._held.clear()
+        await self._flights.close()
 
     # --- planning ---
 
-    def _begin(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> _Flight | None:
+    def _take_off(self, namespace: Namespace, ns_id: bytes, key: bytes, deadline: float) -> Flight | None:
         world = self._world
-        if len(self._flights) >= FLIGHTS_MAX or self._closed or not world.usable() or not world.may_have(ns_id, key):
+        if self._closed or not world.usable() or not world.may_have(ns_id, key):
             return None
         if world.index.length(ns_id, key) > self._service.block_bytes_max + RECORD_EXTRA_BYTES_MAX:
             return None  # nothing that this node could keep: it is not read to find that out
-        loop = asyncio.get_running_loop()
-        flight = self._flights[Key(namespace.id, key)] = _Flight(ns_id, key, deadline, loop.create_future())
-        if not self._wanted:
-            loop.call_soon(self._dispatch)
-        self._wanted.setdefault(namespace, []).append(flight)
+        flight = self._flights.new(namespace, ns_id, key, deadline)
+        if flight is not None:
+            self._flights.want(flight)
         return flight
 
-    def _dispatch(self) -> None:
-        wanted, self._wanted = self._wanted, {}
-        for namespace, flights in wanted.items():
-            by_key = {flight.key: flight for flight in flights}
-            places = [(f.key, place) for f in flights if (place := self._world.index.find(f.ns_id, f.key)) is not None]
-            for read in plan_reads(places):
-                some = {key: by_key.pop(key) for key in read.places}
-                task = asyncio.get_running_loop().create_task(self._bring_read(namespace, read, some))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            for flight in by_key.values():
-                self._end(namespace, flight, here=False)
+    def _begin(self, namespace: Namespace, flights: list[Flight]) -> None:
+        by_key = {flight.key: flight for flight in flights}
+        places = [(f.key, place) for f in flights if (place := self._world.index.find(f.ns_id, f.key)) is not None]
+        for read in plan_reads(places):
+            some = {key: by_key.pop(key) for key in read.places}
+            self._flights.start(self._bring_read(namespace, read, some))
+        for flight in by_key.values():
+            self._flights.end(flight, here=False)
 
     # --- one read ---
 
-    async def _bring_read(self, namespace: Namespace, read: Read, flights: dict[bytes, _Flight]) -> None:
+    async def _bring_read(self, namespace: Namespace, read: Read, flights: dict[bytes, Flight]) -> None:
         deadline = max(flight.deadline for flight in flights.values())
         try:
             async with asyncio.timeout_at(deadline), self._slots:
@@ -141,9 +98,9 @@ class Fetching:
             log.exception("a read of the bucket failed by a fault of this daemon")
         finally:
             for flight in flights.values():
-                self._end(namespace, flight, here=False)
+                self._flights.end(flight, here=False)
 
-    async def _read(self, read: Read, flights: dict[bytes, _Flight], deadline: float) -> list[Record]:
+    async def _read(self, read: Read, flights: dict[bytes, Flight], deadline: float) -> list[Record]:
         """What of it is right, as far as records tell."""
         world, pack = self._world, read.pack
         began = time.monotonic()
@@ -172,7 +129,7 @@ class Fetching:
         self._world.counters["cold_packs_gone"] += 1
         self._world.drop(name)
 
-    def _asked(self, flight: _Flight, found: "Record | BadObject") -> Record | None:
+    def _asked(self, flight: Flight, found: "Record | BadObject") -> Record | None:
         if isinstance(found, BadObject):
             self._wrong(flight, str(found))
             return None
@@ -183,7 +140,7 @@ class Fetching:
         fits = 0 < facts.size <= self._service.block_bytes_max and facts.parent != facts.key
         return found if fits else None
 
-    def _wrong(self, flight: _Flight, why: str) -> None:
+    def _wrong(self, flight: Flight, why: str) -> None:
         """Not to be read again."""
         world = self._world
         world.counters["cold_blocks_wrong"] += 1
@@ -192,9 +149,9 @@ class Fetching:
         log.error("block %s in %s of the bucket: %s", printable_key(flight.key), where, why)
 
     async def _publish(
-        self, namespace: Namespace, records: Sequence[Record], flights: dict[bytes, _Flight], deadline: float
+        self, namespace: Namespace, records: Sequence[Record], flights: dict[bytes, Flight], deadline: float
     ) -> None:
-        records = [record for record in records if not self._here(namespace, flights[record.facts.key])]
+        records = [record for record in records if not self._flights.arrived(flights[record.facts.key])]
         if not records:
             return
         requests = [
@@ -213,37 +170,7 @@ class Fetching:
             if outcome is CommitState.PUBLISHED:
                 self._world.counters["cold_blocks_read"] += 1
         for record in records:
-            self._here(namespace, flights[record.facts.key])
-
-    # --- flights ---
-
-    def _here(self, namespace: Namespace, flight: _Flight) -> bool:
-        """Whether it is; then those who wait hear of it."""
-        if not self._store.has(namespace, flight.key):
-            return False
-        if not flight.answer.done():
-            (extent,) = self._store.hold(namespace, [flight.key])
-            if extent is not None:
-                self._keep(extent)
-        self._end(namespace, flight, here=True)
-        return True
-
-    def _keep(self, extent: Extent) -> None:
-        if extent in self._held:
-            self._store.drop(extent)
-            return
-        self._held[extent] = asyncio.get_running_loop().call_later(HELD_SECONDS, self._let_go, extent)
-
-    def _let_go(self, extent: Extent) -> None:
-        del self._held[extent]
-        self._store.drop(extent)
-
-    def _end(self, namespace: Namespace, flight: _Flight, *, here: bool) -> None:
-        if not flight.answer.done():
-            flight.answer.set_result(here)
-        name = Key(namespace.id, flight.key)
-        if self._flights.get(name) is flight:
-            del self._flights[name]
+            self._flights.arrived(flights[record.facts.key])
 
 
 def _decode(read: Read, data: memoryview, sealing: Sealing) -> "dict[bytes, Record | BadObject]":

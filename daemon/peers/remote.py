@@ -7,41 +7,26 @@ asks for a block that is on its way waits for that one. The block itself is then
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-from mooncask.daemon.arrivals import Key
 from mooncask.daemon.directory.directory import NodeRecord
+from mooncask.daemon.flights import Flight, Flights
 from mooncask.daemon.peers.progressive import Progressive
 from mooncask.daemon.peers.pull import Pull, Ways
 from mooncask.daemon.peers.shared import SharedNamespaces
-from mooncask.tiers.block import Extent, TierName
+from mooncask.tiers.block import TierName
 from mooncask.tiers.namespace import Namespace
 
 log = logging.getLogger(__name__)
 
-FLIGHTS_MAX = 1 << 16
-"""Blocks that may be wanted from afar at a time; more are misses."""
 PULLS_MAX = 64
 """Batches under way at a time."""
-HELD_SECONDS = 0.05
-"""A block that has come can't leave before those that waited for it had their turn."""
 LOCATE_SECONDS = 0.25
 """What a match waits for the directory; then it answers with what is here."""
-CLOSE_SECONDS = 2.0
 ROOM_OF_A_PUSH_SECONDS = 1.0
 """What nobody here has asked for yet does not stand in the queue for room for longer."""
 SIZE_UNKNOWN = 1 << 20
-
-
-@dataclass(slots=True, eq=False)
-class _Flight:
-    """One block on its way. `answer`: whether it is here now."""
-
-    key: bytes
-    deadline: float
-    answer: "asyncio.Future[bool]"
 
 
 @dataclass(slots=True)
@@ -59,11 +44,8 @@ class Remote:
         self._ways = ways
         self._shared = shared
         self._store = ways.service.store
-        self._flights: dict[Key, _Flight] = {}
-        self._wanted: dict[Namespace, list[_Flight]] = {}
-        self._tasks: set[asyncio.Task[str]] = set()
+        self._flights: Flights[str] = Flights(self._store, self._begin)
         self._slots = asyncio.Semaphore(PULLS_MAX)
-        self._held: dict[Extent, asyncio.TimerHandle] = {}
         self._closed = False
         self.progressive = Progressive(ways, shared, self.bring_from)
 
@@ -78,35 +60,23 @@ class Remote:
 
     async def bring(self, namespace: Namespace, key: bytes, deadline: float) -> bool:
         """Whether the block is here now, brought from another node if need be; False is a miss, also one by the deadline."""
-        while True:
-            flight = self._flights.get(Key(namespace.id, key))
-            joined = flight is not None
-            if flight is None:
-                flight = self._begin(namespace, key, deadline)
-            if flight is None:
-                return False
-            self._ways.service.counters["peer_pulls_joined"] += joined
-            try:
-                async with asyncio.timeout_at(deadline):
-                    here = await asyncio.shield(flight.answer)
-            except TimeoutError:
-                return False
-            if here or not joined or flight.deadline >= deadline:
-                return here
+        return await self._flights.bring(
+            namespace, key, deadline, lambda: self._take_off(namespace, key, deadline), self._joined
+        )
 
     async def bring_from(self, namespace: Namespace, keys: Sequence[bytes], node: NodeRecord, deadline: float) -> str:
         """As `bring`, from one node that has said that it has these. Why something did not come, empty when nothing went wrong."""
-        waited: list[_Flight] = []
-        mine: list[_Flight] = []
+        waited: list[Flight] = []
+        mine: list[Flight] = []
         for key in keys:
             if self._store.has(namespace, key):
                 continue
-            flight = self._flights.get(Key(namespace.id, key))
+            flight = self._flights.find(namespace, key)
             if flight is None and (flight := self._new_flight(namespace, key, deadline)) is not None:
                 mine.append(flight)
             if flight is not None:
                 waited.append(flight)
-        task = self._start(self._pull(namespace, mine, node)) if mine else None
+        task = self._flights.start(self._pull(namespace, mine, node)) if mine else None
         if waited:
             await asyncio.wait([flight.answer for flight in waited], timeout=max(0.0, deadline - time.monotonic()))
         if task is None:
@@ -144,49 +114,33 @@ class Remote:
         """Before the store is closed: nothing is written into it any more."""
         self._closed = True
         await self.progressive.close()
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=CLOSE_SECONDS)
-        for extent, timer in self._held.items():
-            timer.cancel()
-            self._store.drop(extent)
-        self._held.clear()
+        await self._flights.close()
 
     # --- batches ---
 
-    def _begin(self, namespace: Namespace, key: bytes, deadline: float) -> _Flight | None:
+    def _take_off(self, namespace: Namespace, key: bytes, deadline: float) -> Flight | None:
         flight = self._new_flight(namespace, key, deadline)
         if flight is not None:
-            if not self._wanted:
-                asyncio.get_running_loop().call_soon(self._dispatch)
-            self._wanted.setdefault(namespace, []).append(flight)
+            self._flights.want(flight)
         return flight
 
-    def _new_flight(self, namespace: Namespace, key: bytes, deadline: float) -> _Flight | None:
-        if len(self._flights) >= FLIGHTS_MAX or not self.may_have(namespace):
+    def _new_flight(self, namespace: Namespace, key: bytes, deadline: float) -> Flight | None:
+        if not self.may_have(namespace):
             return None
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        flight = self._flights[Key(namespace.id, key)] = _Flight(key, deadline, answer)
-        return flight
+        return self._flights.new(namespace, self._shared.id_of(namespace), key, deadline)
 
-    def _dispatch(self) -> None:
-        wanted, self._wanted = self._wanted, {}
-        for namespace, flights in wanted.items():
-            self._start(self._pull(namespace, flights))
+    def _joined(self) -> None:
+        self._ways.service.counters["peer_pulls_joined"] += 1
 
-    def _start(self, work: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def _begin(self, namespace: Namespace, flights: list[Flight]) -> None:
+        self._flights.start(self._pull(namespace, flights))
 
-    async def _pull(self, namespace: Namespace, flights: list[_Flight], source: NodeRecord | None = None) -> str:
+    async def _pull(self, namespace: Namespace, flights: list[Flight], source: NodeRecord | None = None) -> str:
         """Why something did not come. `source`: the only node that is asked."""
         deadline = max(flight.deadline for flight in flights)
         by_key = {flight.key: flight for flight in flights}
         ns_id = self._shared.id_of(namespace)
-        pull = Pull(self._ways, namespace, ns_id, deadline, lambda key: self._here(namespace, by_key[key]))
+        pull = Pull(self._ways, namespace, ns_id, deadline, lambda key: self._here(by_key[key]))
         if source is not None:
             pull.room_seconds = ROOM_OF_A_PUSH_SECONDS
         try:
@@ -199,31 +153,11 @@ class Remote:
             log.exception("a pull failed by a fault of this daemon")
         finally:
             for flight in flights:
-                self._end(namespace, flight, here=False)
+                self._flights.end(flight, here=False)
         return pull.problem
 
-    def _here(self, namespace: Namespace, flight: _Flight) -> None:
-        if flight.answer.done():
-            return
-        (extent,) = self._store.hold(namespace, [flight.key])
-        if extent is not None:
-            if extent in self._held:
-                self._store.drop(extent)
-            else:
-                loop = asyncio.get_running_loop()
-                self._held[extent] = loop.call_later(HELD_SECONDS, self._let_go, extent)
-        self._end(namespace, flight, here=True)
-
-    def _let_go(self, extent: Extent) -> None:
-        del self._held[extent]
-        self._store.drop(extent)
-
-    def _end(self, namespace: Namespace, flight: _Flight, *, here: bool) -> None:
-        if not flight.answer.done():
-            flight.answer.set_result(here)
-        name = Key(namespace.id, flight.key)
-        if self._flights.get(name) is flight:
-            del self._flights[name]
+    def _here(self, flight: Flight) -> None:
+        self._flights.arrived(flight)
 
     def _mean_size(self, namespace: Namespace) -> float:
         return namespace.stored_bytes / namespace.blocks if namespace.blocks else SIZE_UNKNOWN
