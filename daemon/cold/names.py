@@ -16,7 +16,6 @@ PACKS = "v1/packs/"
 INDEX = "v1/index/"
 ALIVE = "v1/alive/"
 CLAIMS = "v1/claims/"
-NUMBER_MAX = (1 << 32) - 1
 _UNSAFE = re.compile(r"[^A-Za-z0-9._]")
 _NUMBERED = re.compile(
     r"(?P<node>[A-Za-z0-9._]*-(?P<hash>[0-9a-f]{16}))/(?P<epoch>[0-9a-f]{16})/(?P<number>[0-9a-f]{8})"

@@ -1,4 +1,5 @@
-"""What prefills, steps and fetches cost here, learned from what was measured. Start values come from the workers' warm-up."""
+"""What prefills and steps cost here, learned from what was measured, and what fetches are taken to cost. Start values come from
+the workers' warm-up."""
 
 from dataclasses import dataclass
 
@@ -10,8 +11,7 @@ STEP_START = LinearStep(fixed=0.02, per_request=0.002, per_token=1e-7)
 START_CONFIDENCE = 0.05
 """A warm-up, alone or among others that start as well, says little of a pool at work: some ten observations outweigh it."""
 FETCH_BYTES_PER_SECOND = 1e9
-"""Between two nodes, before it was measured."""
-FETCH_HALF_BYTES = 64 << 20
+"""Between two nodes. Taken for granted: no worker tells how long its node's fetches took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class PoolCosts:
     prefill: LearnedPrefill
     decode: LearnedDecode
     token_bytes: float
-    fetch_rate: float = FETCH_BYTES_PER_SECOND
 
     @classmethod
     def starting(cls, prefill_tokens_per_second: float, token_bytes: float) -> "PoolCosts":
@@ -46,7 +45,7 @@ class PoolCosts:
         return self.prefill.seconds(tokens, prefix)
 
     def fetch_seconds(self, source: int, target: int, tokens: int) -> float:
-        return tokens * self.token_bytes / self.fetch_rate
+        return tokens * self.token_bytes / FETCH_BYTES_PER_SECOND
 
     @property
     def pace(self) -> float:
@@ -54,9 +53,4 @@ class PoolCosts:
         return self.prefill.seconds(1024, 0) / 1024
 
     def learned(self) -> Learned:
-        return Learned(self.prefill.coefficients, self.decode.coefficients, self.token_bytes, self.fetch_rate)
-
-    def observe_fetch(self, size_bytes: float, seconds: float) -> None:
-        if size_bytes > 0 and seconds > 0:
-            keep = 0.5 ** (size_bytes / FETCH_HALF_BYTES)
-            self.fetch_rate = keep * self.fetch_rate + (1 - keep) * size_bytes / seconds
+        return Learned(self.prefill.coefficients, self.decode.coefficients, self.token_bytes, FETCH_BYTES_PER_SECOND)

@@ -12,8 +12,6 @@ import aiohttp
 
 log = logging.getLogger(__name__)
 
-OUTPUT_BYTES_MAX = 4096
-
 
 @dataclass(slots=True)
 class ScaleHook:

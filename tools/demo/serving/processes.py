@@ -5,7 +5,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
@@ -154,11 +153,6 @@ class ServingStage:
         return "\n".join(
             f"{path.relative_to(self.folder)}: {line}" for path in logs for line in path.read_text().splitlines()[-5:]
         )
-
-    def keep_logs(self, target: Path) -> None:
-        """Copies them out of the folder that goes with the stage."""
-        for path in self.folder.glob("**/*.log"):
-            shutil.copyfile(path, target / path.relative_to(self.folder).as_posix().replace("/", "-"))
 
     # --- starting ---
 
