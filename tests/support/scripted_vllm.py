@@ -63,6 +63,8 @@ class ScriptedVllm:
     started: str = field(default_factory=lambda: f"1.79603{secrets.randbelow(10**6):06}e+09")
     family: dict[str, str] = field(default_factory=lambda: dict(FAMILY))
     asked: list[dict[str, Any]] = field(default_factory=list)
+    descriptions: int = 0
+    """Times that it has told how its keys are made."""
     running: int = 0
     address: str = ""
 
@@ -112,6 +114,7 @@ class ScriptedVllm:
             return _error(404, f"The model `{body['model']}` does not exist. Valid aliases: m.", "NotFoundError")
         params = body.get("kv_transfer_params") or {}
         if (params.get("mooncask") or {}).get("describe"):
+            self.descriptions += 1
             told = {"mooncask": {"hashing": {**HASHING, "family": self.family}}} if self.described else None
             return web.json_response(_whole([11], body, told))
         self.asked.append(body)

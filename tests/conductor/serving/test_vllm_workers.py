@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from scripted_answers import right_answer
-from scripted_vllm import BLOCK_TOKENS, FINGERPRINT, HASHING, SALT, ScriptedVllm
+from scripted_vllm import BLOCK_TOKENS, FAMILY, FINGERPRINT, HASHING, SALT, ScriptedVllm
 
 from mooncask.client.hashing import chain, root
 from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogprobs, WorkerKind
@@ -201,8 +201,11 @@ async def test_a_server_of_another_family_is_refused_and_asked_again_later() -> 
     other = ScriptedVllm("d1", KEY, family={"engine": "vllm", "block_tokens": "16"}, healthy=False)
     async with world(d1=other) as there:
         other.healthy = True
-        await asyncio.sleep(0.6)
-        assert {worker.name for worker in there.dispatcher.pools.all()} == {"p0", "d0"}
+        await until(lambda: other.descriptions, "it was not asked how its keys are made")
+        other.family = dict(FAMILY)
+        names = {worker.name for worker in there.dispatcher.pools.all()}
+        assert names == {"p0", "d0"}, "one of another family has joined"
+        await until(lambda: len(there.dispatcher.pools.all()) == 3, "it was not asked again")
 
 
 async def test_a_dead_engine_leaves_at_once_and_comes_back_as_another_incarnation() -> None:
