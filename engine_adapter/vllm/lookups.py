@@ -87,7 +87,8 @@ def look_up(connection: StoreConnection, question: Question, deadline: float) ->
         _lease(connection, question, found, deadline)
         if found.blocks < wanted and time.monotonic() >= deadline:
             came = (found.blocks - question.start + 1) * connection.shards[0].block_bytes
-            question.late(int(shortest.tiers[found.blocks]), came, time.monotonic() - started)
+            slowest = max(int(tier) for tier in shortest.tiers[found.blocks : wanted])
+            question.late(slowest, came, time.monotonic() - started)
         if limit.rest is not None:
             _tell_recomputed(connection, question, limit.rest)
     found.seconds = time.monotonic() - started

@@ -79,14 +79,14 @@ async def test_a_tier_that_was_late_is_left_from_then_on_and_why_and_metrics_say
         return asked(engine, "first"), asked(engine, "second"), engine.counters.totals["slow_loads"]
 
     async with with_all_on_nvme(tmp_path, SLOW) as daemon:
-        first, second, slow = await in_engine(daemon, twice, deadline_ms=250)
-        assert first < BLOCKS, "it was given up at the look-up's deadline"
+        first, second, slow = await in_engine(daemon, twice, deadline_ms=250, threads=1)
+        assert first < BLOCKS, "it was given up at the look-up's deadline, which one thread learns before it begins the second"
         assert second < BLOCKS - 2, "what is still on NVMe is computed"
         assert slow <= 1
         assert "although in nvme" in await told_by(daemon)
         metrics = Metrics(daemon.plane, {}).gather().text().decode()
         (line,) = [line for line in metrics.splitlines() if line.startswith("mooncask_recomputed_blocks_total")]
-        assert 'tier="nvme"' in line and float(line.split()[-1]) >= BLOCKS - second
+        assert 'tier="nvme"' in line and float(line.split()[-1]) >= BLOCKS - 2
 
 
 async def test_the_same_tier_is_used_when_it_is_fast_and_nothing_is_told(tmp_path: Path) -> None:
