@@ -80,7 +80,9 @@ async def test_a_tier_that_was_late_is_left_from_then_on_and_why_and_metrics_say
 
     async with with_all_on_nvme(tmp_path, SLOW) as daemon:
         first, second, slow = await in_engine(daemon, twice, deadline_ms=250, threads=1)
-        assert first < BLOCKS, "it was given up at the look-up's deadline, which one thread learns before it begins the second"
+        assert first < BLOCKS, (
+            "it was given up at the look-up's deadline, which one thread learns before it begins the second"
+        )
         assert second < BLOCKS - 2, "what is still on NVMe is computed"
         assert slow <= 1
         assert "although in nvme" in await told_by(daemon)
