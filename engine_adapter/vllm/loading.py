@@ -80,7 +80,7 @@ class Load:
         for block in blocks:
             if block is None or block.size != self._planes.block_bytes:
                 break
-            self._planes.load(self.plan.block_ids[self.blocks], block.torch(torch.uint8))
+            self._planes.load([self.plan.block_ids[self.blocks]], block.torch(torch.uint8))
             self.blocks += 1
         return self.blocks - before
 

@@ -70,5 +70,5 @@ class Save:
             with self._copying:
                 if self._revoked:
                     return False
-                self._planes.save(block_id, slot.torch(torch.uint8))
+                self._planes.save([block_id], slot.torch(torch.uint8))
         return True
