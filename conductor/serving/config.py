@@ -183,6 +183,14 @@ class WorkerSection(Section, frozen=True):
     """After so long without an answer it is taken to be gone."""
 
 
+class NodeSection(Section, frozen=True):
+    """[nodes.NAME]: the `http.admin_token` that the daemon of this node demands; in [nodes.default] that of all nodes without
+    a section. Empty: it demands none."""
+
+    admin_token: str = ""
+    admin_token_file: str = ""
+
+
 class IndexerSection(Section, frozen=True):
     """The query API for other routers; no `listen`: there is none."""
 
@@ -219,6 +227,7 @@ class Config(Section, frozen=True):
     classes: dict[str, ClassSection] = {}
     models: dict[str, ModelSection] = {}
     workers: dict[str, WorkerSection] = {}
+    nodes: dict[str, NodeSection] = {}
     keys: dict[str, KeySection] = {}
     tenants: dict[str, TenantSection] = {}
     tenancy: TenancySection = TenancySection()

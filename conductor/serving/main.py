@@ -15,7 +15,7 @@ from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.serving.billing.cache_rows import cache_rows
 from mooncask.conductor.serving.billing.pages import BillPage
 from mooncask.conductor.serving.caching.serving import ContextCaching
-from mooncask.conductor.serving.caching.starting import caching, metering
+from mooncask.conductor.serving.caching.starting import caching, metering, remembering
 from mooncask.conductor.serving.config import Config, secret_of, split_listen, told_or_read
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
@@ -24,13 +24,15 @@ from mooncask.conductor.serving.dispatch.prefixes import Prefixes
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.door.door import Door
 from mooncask.conductor.serving.indexer.opening import indexing
+from mooncask.conductor.serving.node_access import node_tokens
 from mooncask.conductor.serving.pages.access import PageAccess
 from mooncask.conductor.serving.pages.metrics import ConductorMetrics
 from mooncask.conductor.serving.pages.pages import Pages, Told
 from mooncask.conductor.serving.pages.rows import hot_rows
 from mooncask.conductor.serving.planning.planner import Planner, planning
-from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate
+from mooncask.conductor.serving.tenants.gate import TenantGate, limits_of, make_gate
 from mooncask.conductor.serving.tenants.public_prompts import read_public_prompts
+from mooncask.conductor.serving.tenants.shared_quotas import SharedQuotas
 from mooncask.conductor.serving.text.texts import Texts
 from mooncask.conductor.serving.vllm_pool import vllm_pool, vllm_speech
 from mooncask.conductor.serving.workers_door import WorkersDoor
@@ -63,7 +65,7 @@ async def listening(app: web.Application, listen: str, key: str) -> AsyncIterato
 async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
     """The part that knows workers and no clients."""
     pools, client = Pools(), WorkerClient(secret_of(config.server), others=vllm_speech(config))
-    prefixes = Prefixes(config.limits.prefix_seconds)
+    prefixes = Prefixes(config.limits.prefix_seconds, node_tokens(config.nodes))
     limits = Limits(
         config.limits.running_max,
         config.limits.waiting_max,
@@ -141,8 +143,11 @@ async def run(config: Config) -> None:
         texts = Texts(folders, config.server.tokenizer_processes)
         stack.callback(texts.close)
         public = await read_public_prompts(config.public, texts)
-        gate = make_gate(config, public, dispatcher.pools.public_block_tokens)
-        metered = await stack.enter_async_context(metering(config, gate))
+        state = await stack.enter_async_context(remembering(config.state))
+        quotas = SharedQuotas(limits_of(config.tenants), state)
+        await stack.enter_async_context(quotas.kept())
+        gate = make_gate(config, public, dispatcher.pools.public_block_tokens, quotas)
+        metered = await stack.enter_async_context(metering(config, gate, state))
         caches = await stack.enter_async_context(caching(config.caching, dispatcher, texts, metered))
         door = Door(
             dispatcher, texts, metered, config.server.body_bytes_max, config.server.client_seconds, caching=caches

@@ -9,6 +9,7 @@ import msgspec
 from mooncask.client import control
 from mooncask.client.hold import Holding, HoldRequest
 from mooncask.conductor.serving.caching.records import Place
+from mooncask.conductor.serving.dispatch.node_tokens import REFUSED, NodeTokens, refusal
 from mooncask.errors import MooncaskError, NoSuchNamespace, PeerUnavailable, PinLimitExceeded, revive
 
 ANSWER_SECONDS = 5.0
@@ -24,9 +25,8 @@ class _Refused(msgspec.Struct):
 class NodeHolds:
     """Keeps a connection to each node. `share`: of a node's NVMe, what may be pinned by all together."""
 
-    def __init__(self, share: float, admin_token: str = "") -> None:
-        self._share = share
-        self._headers = {"Authorization": f"Bearer {admin_token}"} if admin_token else {}
+    def __init__(self, share: float, tokens: NodeTokens | None = None) -> None:
+        self._share, self._tokens = share, tokens or NodeTokens()
         self._sessions: dict[str, aiohttp.ClientSession] = {}
 
     async def hold(self, place: Place, name: str, keys: Sequence[str], seconds: float) -> int:
@@ -51,9 +51,12 @@ class NodeHolds:
 
     async def _post(self, place: Place, page: str, body: bytes) -> bytes:
         session, base = self._session(place.pages)
+        url, headers = f"{base}/-/v1/{page}", self._tokens.headers(place.node, place.pages)
         try:
-            async with asyncio.timeout(ANSWER_SECONDS), session.post(f"{base}/-/v1/{page}", data=body) as response:
+            async with asyncio.timeout(ANSWER_SECONDS), session.post(url, data=body, headers=headers) as response:
                 answer = await response.read()
+                if response.status in REFUSED:
+                    raise PeerUnavailable(place.node, refusal(place.node, answer))
                 if response.status != 200:
                     raise _error(place, answer)
                 return answer
@@ -65,7 +68,7 @@ class NodeHolds:
         session = self._sessions.get(pages)
         if session is None:
             connector = aiohttp.UnixConnector(pages.removeprefix(UNIX)) if unix else aiohttp.TCPConnector(limit=8)
-            session = self._sessions[pages] = aiohttp.ClientSession(connector=connector, headers=self._headers)
+            session = self._sessions[pages] = aiohttp.ClientSession(connector=connector)
         return session, "http://localhost" if unix else pages.rstrip("/")
 
 

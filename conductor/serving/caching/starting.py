@@ -16,17 +16,23 @@ from mooncask.conductor.serving.config import CachingSection, Config, StateSecti
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.door.gate import Gate
 from mooncask.conductor.serving.state.opening import opened_state
+from mooncask.conductor.serving.state.state import State
 from mooncask.conductor.serving.text.texts import Texts
 
 
 @contextlib.asynccontextmanager
-async def metering(config: Config, gate: Gate) -> AsyncIterator[MeteredGate]:
-    """The gate with a meter behind it, over the configured state. Raises ConfigError, StateUnavailable."""
-    section = config.state
+async def remembering(section: StateSection) -> AsyncIterator[State]:
+    """The configured state. Raises ConfigError, StateUnavailable."""
     async with opened_state(section.url, section.prefix, _password(section)) as state:
-        meter = Meter(state, Shelf(state), config.billing.keep_days)
-        async with meter.writing():
-            yield MeteredGate(gate, meter)
+        yield state
+
+
+@contextlib.asynccontextmanager
+async def metering(config: Config, gate: Gate, state: State) -> AsyncIterator[MeteredGate]:
+    """The gate with a meter behind it."""
+    meter = Meter(state, Shelf(state), config.billing.keep_days)
+    async with meter.writing():
+        yield MeteredGate(gate, meter)
 
 
 @contextlib.asynccontextmanager
@@ -37,7 +43,7 @@ async def caching(
     if not section.enabled:
         yield None
         return
-    meter, shelf, holds = gate.meter, gate.meter.shelf, NodeHolds(section.pin_share)
+    meter, shelf, holds = gate.meter, gate.meter.shelf, NodeHolds(section.pin_share, dispatcher.node_tokens)
     builder = CacheBuilder(secrets.token_hex(8), shelf, dispatcher.builder(), holds, meter)
     keeper = Keeper(shelf, builder, holds, meter, section.check_seconds, section.lost_seconds)
     limits = CachingLimits(section.cache_tokens, section.tenant_tokens)

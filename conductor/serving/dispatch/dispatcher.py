@@ -19,6 +19,7 @@ from mooncask.conductor.serving.dispatch.building import Builder
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.history import Decision, History
 from mooncask.conductor.serving.dispatch.hot_prefixes import HotPrefixes, Place
+from mooncask.conductor.serving.dispatch.node_tokens import NodeTokens
 from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
 from mooncask.conductor.serving.dispatch.policy_table import PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
@@ -92,6 +93,11 @@ class LiveDispatcher:
     def unanswered(self) -> int:
         """Questions to nodes for a prefix that were not answered in time."""
         return self._prefixes.unanswered
+
+    @property
+    def node_tokens(self) -> NodeTokens:
+        """What nodes' daemons are shown."""
+        return self._prefixes.tokens
 
     def builder(self) -> Builder:
         """What brings a cache's blocks onto a node."""

@@ -15,6 +15,7 @@ import msgspec
 from mooncask.client import control
 from mooncask.client.worker_api import Hashing, Node
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
+from mooncask.conductor.serving.dispatch.node_tokens import REFUSED, NodeTokens, refusal
 from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
 from mooncask.errors import PeerUnavailable
 
@@ -62,10 +63,11 @@ class Held:
 class Prefixes:
     """Asks daemons' pages. `seconds` is what one wave may take."""
 
-    def __init__(self, seconds: float, admin_token: str = "") -> None:
-        self._seconds = seconds
-        self._headers = {"Authorization": f"Bearer {admin_token}"} if admin_token else {}
+    def __init__(self, seconds: float, tokens: NodeTokens | None = None) -> None:
+        self._seconds, self.tokens = seconds, tokens or NodeTokens()
         self._clients: dict[str, PageClient] = {}
+        self._refusing: set[str] = set()
+        """Pages that want another token, of which it was said."""
         self.recent = Recent()
         self.engines = EngineEvents()
         self.unanswered = 0
@@ -99,6 +101,7 @@ class Prefixes:
 
     def forget(self, pages: str) -> None:
         """Nobody is at that node any more."""
+        self._refusing.discard(pages)
         client = self._clients.pop(pages, None)
         if client is not None:
             client.close()
@@ -126,6 +129,9 @@ class Prefixes:
             answer = await self._client(node).post("/-/v1/match", body)
             if answer.status == 404:  # the namespace is not there yet
                 return 0
+            if answer.status in REFUSED and node.pages not in self._refusing:
+                self._refusing.add(node.pages)
+                log.warning("%s", refusal(node.name, answer.body))
             if answer.status != 200:
                 raise PageUnreadable(f"status {answer.status}")
             return local_blocks(msgspec.json.decode(answer.body, type=control.Matched).tiers)
@@ -138,7 +144,7 @@ class Prefixes:
         """One a page address, kept."""
         client = self._clients.get(node.pages)
         if client is None:
-            client = self._clients[node.pages] = PageClient(node.pages, self._headers)
+            client = self._clients[node.pages] = PageClient(node.pages, self.tokens.headers(node.name, node.pages))
         return client
 
 
