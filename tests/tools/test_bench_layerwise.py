@@ -8,13 +8,14 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import json
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from tiny_model import write_tiny_llama
 from typer.testing import CliRunner
 
-from mooncask.tools.bench.layerwise_result import FULL, QUICK, Row, facts
-from mooncask.tools.bench.paced_link import Lane, Piece
+from mooncask.tools.bench.layerwise_result import FULL, QUICK, Layered, Row, facts
+from mooncask.tools.bench.paced_link import Lane, Progress
 from mooncask.tools.main import app
 
 
@@ -27,29 +28,58 @@ def test_every_length_and_tier_is_measured(tmp_path: Path) -> None:
     assert [(row["tokens"], row["share"]) for row in rows] == [(n, s) for n in QUICK.tokens for s in QUICK.shares]
     for row in rows:
         assert row["kv_bytes"] == row["tokens"] * 3 * 2 * 2 * 16 * 4, "every block was stored"
-        assert row["rate_bytes"] == pytest.approx(row["share"] * row["kv_bytes"] / row["alone_seconds"])
-        assert row["serial_seconds"] >= 0.99 * row["kv_bytes"] / row["rate_bytes"], (
+        assert len(row["runs"]) == (QUICK.repeats if row["share"] == 1 else 1)
+        first = row["runs"][0]
+        assert row["serial_seconds"] >= 0.99 * first["alone_seconds"] / row["share"], (
             "the tier is no faster than it may be"
         )
-        assert row["visible_seconds"] > 0 and row["compute_seconds"] > 0
+        assert first["compute_seconds"] > 0 and first["calling_seconds"] > 0
+        assert first["tier_seconds"] >= 0.99 * first["alone_seconds"] * (1 / row["share"] - 1)
     assert "visible ÷ serial" in result.output
+
+
+def test_a_prefill_is_as_far_as_it_was_alone_when_it_had_passed_the_same_marks() -> None:
+    clock = Progress([0.5, 100.0])
+    assert clock.now() < 0.5
+    clock.passed()
+    assert 0.5 <= clock.now() < 10.0, "as if the first mark had been passed in its time"
+    clock.passed()
+    assert 100.0 <= clock.now() < 110.0
+    behind = Progress([0.0, 0.0])
+    behind.passed()
+    assert behind.now() == 0.0, "it waits for the next mark, which it had passed by then alone"
+    assert Progress().now() >= 0.0
 
 
 def test_pieces_go_through_the_lane_in_order_and_at_its_rate() -> None:
     stored, threads = list[int](), threading.active_count()
     with Lane() as lane:
-        lane.pace(1e6)
+        lane.pace(1e6, Progress())
         started = time.perf_counter()
         for number in range(4):
-            lane.put(Piece(25_000, lambda n=number: stored.append(n)))
+            lane.put(25_000, partial(stored.append, number))
         lane.wait()
         assert time.perf_counter() - started >= 0.1
+        assert 0.1 <= lane.through_at < 0.2
     assert stored == [0, 1, 2, 3]
     assert threading.active_count() == threads
 
 
+def test_what_copying_takes_is_not_taken_from_the_tiers_rate() -> None:
+    with Lane() as lane:
+        lane.pace(1e6, Progress())
+        for _ in range(4):
+            lane.put(25_000, lambda: time.sleep(0.02))
+        lane.wait()
+        assert lane.through_at < 0.11, "four pieces of 25 ms, however long each was copied"
+
+
+def run_of(visible: float, alone: float = 16.0) -> Layered:
+    return Layered(alone, alone, 0.0, visible, 0.0)
+
+
 def row(tokens: int, visible: float, serial: float, share: float = 1.0) -> Row:
-    return Row(tokens, share, 1, 1.0, 1.0, 1.0, visible, serial)
+    return Row(tokens, share, 1, serial, (run_of(visible),))
 
 
 @pytest.mark.parametrize(
@@ -61,20 +91,16 @@ def test_only_a_tier_that_takes_all_is_held_against_the_target(longest: tuple[fl
     assert facts(rows, judged=False) == []
 
 
+def test_one_run_that_was_disturbed_decides_nothing() -> None:
+    disturbed = Row(4096, 1.0, 1, 16.0, (run_of(0.2), run_of(9.0), run_of(0.1)))
+    assert disturbed.visible_seconds == 0.2 and disturbed.ratio == 0.2 / 16
+
+
 def test_what_a_slow_tier_must_show_is_told_apart_from_what_storing_adds() -> None:
-    slow = Row(
-        512,
-        0.5,
-        kv_bytes=100,
-        rate_bytes=10.0,
-        alone_seconds=5,
-        compute_seconds=6,
-        visible_seconds=4.5,
-        serial_seconds=10,
-    )
-    assert slow.unavoidable_seconds == 4.0 and slow.as_json()["visible_of_serial"] == 0.45
-    assert Row(512, 1.0, 100, 20.0, 5, 6, 0.5, 5).unavoidable_seconds == 0.0
+    slow = Row(512, 0.5, 100, 10.0, (Layered(5.0, 6.0, 0.1, 5.2, 0.3),))
+    assert slow.visible_seconds == pytest.approx(5.6) and slow.added_seconds == pytest.approx(0.6)
+    assert slow.runs[0].slowed_seconds == 1.0 and slow.as_json()["added_seconds"] == slow.added_seconds
 
 
 def test_the_full_run_is_the_one_that_was_asked_for() -> None:
-    assert FULL.tokens == (512, 1024, 2048, 4096) and FULL.shares == (0.25, 0.5, 1.0) and FULL.judged
+    assert FULL.tokens == (512, 1024, 2048, 4096) and set(FULL.shares) == {0.25, 0.5, 1.0} and FULL.judged

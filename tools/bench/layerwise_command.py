@@ -2,9 +2,11 @@
 
 import importlib.metadata
 import json
+import os
 import shlex
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +15,7 @@ import typer
 from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
 from mooncask.tools.bench.layerwise_result import FULL, QUICK, facts, table
 from mooncask.tools.bench.report import document, print_findings
-from mooncask.tools.bench.result import Findings
+from mooncask.tools.bench.result import Fact, Findings
 from mooncask.tools.output import console, stages
 
 
@@ -21,6 +23,9 @@ def layerwise(
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
     ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Runs of each length by the tier of 100 %; slower ones have one.")
+    ] = FULL.repeats,
     model: Annotated[
         Path | None, typer.Option(help="Folder of a model; the demo's SmolLM2 by default.", metavar="DIR")
     ] = None,
@@ -30,15 +35,18 @@ def layerwise(
 ) -> None:
     """Measure storing while computing, through a tier of 25, 50 and 100 % of the speed at which prefill makes KV.
 
-    Needs the demo's packages and model. The full run takes 10 minutes and more, and 3 GiB of memory.
+    Needs the demo's packages and model. The full run takes a quarter of an hour and 3 GiB of memory.
     """
-    plan = QUICK if quick else FULL
+    plan = QUICK if quick else replace(FULL, repeats=repeats)
+    loads = [os.getloadavg()[0]]
     with tempfile.TemporaryDirectory(prefix="mooncask-bench-") as folder, stages() as progress:
         from mooncask.tools.bench.layerwise_run import run  # torch, which the other commands do without
 
         rows = run(plan, model or smollm2_folder(cache_folder(), progress), Path(folder), progress)
     console().print(table(rows))
-    findings = Findings(facts=facts(rows, plan.judged))
+    loads.append(os.getloadavg()[0])
+    said = Fact("processes that wanted a core, at the end", loads[1], f"(at the beginning {loads[0]:.1f})")
+    findings = Findings(facts=[*facts(rows, plan.judged), said])
     print_findings(console(), findings)
     if json_file is not None:
         found = document(findings, shlex.join(["mooncask", *sys.argv[1:]]), importlib.metadata.version("mooncask"))

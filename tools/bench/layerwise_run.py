@@ -2,31 +2,33 @@
 
 A prefill worker in this process, one thread, stores through a tier that takes a share of what it produces (`paced_link.py`):
 
-    compute   the prefill alone: seconds, and with them the bytes of KV that it produces a second
+    alone     the prefill without storing: when it passed each layer, and with that the bytes of KV that it produces a second
     layered   the same while its layers are stored; visible = what storing took from the computing thread, and the wait at the end
     serial    the same bytes through the same tier after everything is computed
 
-Each is measured one after the other for one prompt length and share, so that ratios are of neighbours in time.
+All lengths are measured, then all once more, so that an hour in which the machine is busy is not one length's.
 """
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from mooncask.engine_adapter.transformers.engine import Engine, Options
+from mooncask.engine_adapter.transformers.kv_layout import KvBuffer
 from mooncask.engine_adapter.transformers.messages import Request
-from mooncask.engine_adapter.transformers.model import load_model
+from mooncask.engine_adapter.transformers.model import Model, load_model
 from mooncask.engine_adapter.transformers.prefill import PrefillWorker
-from mooncask.engine_adapter.transformers.store_link import StoreAddress
+from mooncask.engine_adapter.transformers.store_link import StoreAddress, StoreLink
 from mooncask.errors import Busy
 from mooncask.tools.bench.daemon_process import DaemonProcess
-from mooncask.tools.bench.layerwise_result import LayerwisePlan, Row
-from mooncask.tools.bench.paced_link import Lane, PacedLink, PacedSession
+from mooncask.tools.bench.layerwise_result import FULL_SHARE, Layered, LayerwisePlan, Row
+from mooncask.tools.bench.paced_link import Lane, PacedLink, PacedSession, Progress
 
 DEADLINE_SECONDS = 30.0
 
@@ -41,70 +43,104 @@ def run(plan: LayerwisePlan, model: Path, folder: Path, progress: Callable[[str]
         address = StoreAddress(str(daemon.socket), mode="memory", deadline_seconds=DEADLINE_SECONDS)
         link = PacedLink(address, "bench layerwise", loaded.family, loaded.layout, lane)
         try:
-            engine = Engine(loaded, link, Options(prefill_chunk=plan.prefill_chunk))
+            engine = _MarkedEngine(loaded, link, Options(prefill_chunk=plan.prefill_chunk))
             engine.warm_up()
             return _Bench(engine, link, progress).rows(plan)
         finally:
             link.close()
 
 
+class _MarkedEngine(Engine):
+    """Says of every layer of every pass when it was written: to `marks`, and to the clock of the prefill that runs."""
+
+    def __init__(self, model: Model, link: StoreLink, options: Options) -> None:
+        super().__init__(model, link, options)
+        self.clock = Progress()
+        self.marks: list[float] = []
+
+    def cache(self, buffer: KvBuffer, filled_tokens: int, written: Callable[[int], None]) -> DynamicCache:
+        def marked(layer: int) -> None:
+            self.passed()
+            written(layer)
+
+        return super().cache(buffer, filled_tokens, marked)
+
+    def passed(self) -> None:
+        self.marks.append(time.perf_counter())
+        self.clock.passed()
+
+
 @dataclass(slots=True)
-class _Run:
-    """One prefill: seconds of it all, without those that storing took, and the bytes that were stored."""
+class _Case:
+    """What is known so far of one length and share."""
 
-    total_seconds: float
-    visible_seconds: float
-    bytes: int
-
-    @property
-    def compute_seconds(self) -> float:
-        return self.total_seconds - self.visible_seconds
+    kv_bytes: int
+    serial_seconds: float = 0.0
+    runs: list[Layered] = field(default_factory=list)
 
 
 class _Bench:
-    def __init__(self, engine: Engine, link: PacedLink, progress: Callable[[str], None]) -> None:
+    def __init__(self, engine: _MarkedEngine, link: PacedLink, progress: Callable[[str], None]) -> None:
         self._engine, self._link, self._progress = engine, link, progress
         self._seed = 0
+        self._cases: dict[tuple[int, float], _Case] = {}
 
     def rows(self, plan: LayerwisePlan) -> list[Row]:
-        self._prefill(min(plan.tokens), storing=False)  # memory of this length is touched once before anything counts
-        return [self._row(tokens, share) for tokens in plan.tokens for share in plan.shares]
+        self._engine.buffer_for(max(plan.tokens))
+        self._layered(min(plan.tokens), float("inf"), ())  # the ways to the store are used once before anything counts
+        for repeat in range(plan.repeats):
+            for tokens in plan.tokens:
+                self._progress(f"{tokens} tokens, {repeat + 1} of {plan.repeats}")
+                self._measure(tokens, [share for share in plan.shares if share == FULL_SHARE or not repeat])
+        return [
+            Row(tokens, share, case.kv_bytes, case.serial_seconds, tuple(case.runs))
+            for (tokens, share), case in self._cases.items()
+        ]
 
-    def _row(self, tokens: int, share: float) -> Row:
-        self._progress(f"{tokens} tokens, a tier of {share:.0%} of what prefill produces")
-        alone = self._prefill(tokens, storing=False)
+    def _measure(self, tokens: int, shares: Sequence[float]) -> None:
+        """One prefill alone, one for each share, and what storing afterwards takes where that is not known yet."""
+        alone = self._alone(tokens)
         size = tokens // self._engine.layout.block_tokens * self._engine.layout.block_bytes
-        rate = share * size / alone.total_seconds
-        self._link.lane.pace(rate)
-        layered = self._prefill(tokens, storing=True)
-        if layered.bytes != size:
-            raise Busy(f"{layered.bytes} of {size} bytes found room in the store: give the bench more memory")
-        self._link.lane.pace(rate)
-        return Row(
-            tokens=tokens,
-            share=share,
-            kv_bytes=size,
-            rate_bytes=rate,
-            alone_seconds=alone.total_seconds,
-            compute_seconds=layered.compute_seconds,
-            visible_seconds=layered.visible_seconds,
-            serial_seconds=self._serial(tokens),
-        )
+        for share in shares:
+            case = self._cases.setdefault((tokens, share), _Case(size))
+            rate = share * size / alone[-1]
+            total, session = self._layered(tokens, rate, alone)
+            if session.bytes != size:
+                raise Busy(f"{session.bytes} of {size} bytes found room in the store: give the bench more memory")
+            storing = (session.calling_seconds, session.tier_seconds, session.behind_seconds)
+            case.runs.append(Layered(alone[-1], total - sum(storing), *storing))
+            case.serial_seconds = case.serial_seconds or self._serial(tokens, rate)
 
-    def _prefill(self, tokens: int, storing: bool) -> _Run:
-        self._link.storing = storing
-        started = time.perf_counter()
+    def _alone(self, tokens: int) -> list[float]:
+        """When a prefill that stores nothing has passed each layer of each chunk, and its end."""
+        self._link.storing = False
+        started = self._begin(Progress())
         PrefillWorker(self._engine).run(self._request(tokens))
+        self._engine.passed()
+        return [mark - started for mark in self._engine.marks]
+
+    def _layered(self, tokens: int, rate: float, alone: Sequence[float]) -> tuple[float, PacedSession]:
+        """Seconds of a prefill until everything is stored."""
+        self._link.storing = True
+        clock = Progress(alone)
+        self._link.lane.pace(rate, clock)
+        started = self._begin(clock)
+        PrefillWorker(self._engine).run(self._request(tokens))
+        self._engine.passed()
         session = self._latest()
         session.finish()
-        total = time.perf_counter() - started
-        return _Run(total, session.caller_seconds if storing else 0.0, session.bytes)
+        return time.perf_counter() - started, session
 
-    def _serial(self, tokens: int) -> float:
+    def _begin(self, clock: Progress) -> float:
+        self._engine.clock, self._engine.marks = clock, []
+        return time.perf_counter()
+
+    def _serial(self, tokens: int, rate: float) -> float:
         """Seconds for the last prompt's KV, which is in the engine's buffer, through the tier: under other keys, all at once."""
         self._link.storing = True
         session = self._link.session()
         keys = session.keys(self._request(tokens).tokens, "")
+        self._link.lane.pace(rate, Progress())
         started = time.perf_counter()
         chunk = session.begin_chunk(keys, range(len(keys)), self._engine.buffer_for(tokens))
         if chunk is None:
