@@ -10,7 +10,7 @@ from mooncask.conductor.scheduling.admission import Admission
 from mooncask.conductor.scheduling.board import DecodeBoard, PrefillBoard
 from mooncask.conductor.scheduling.decision import Arrival, Assignment, Policies, PoolFacts, Rejection
 from mooncask.conductor.scheduling.facts import CachedPrefix, PrefillCosts, PrefillFacts, Reason
-from mooncask.conductor.scheduling.placement import Placement
+from mooncask.conductor.scheduling.placement import Placement, with_shared
 
 
 class Conductor:
@@ -24,15 +24,17 @@ class Conductor:
         decode_model: DecodeModel,
         prefills: PrefillBoard,
         decodes: DecodeBoard,
+        shared: bool = False,
     ) -> None:
+        """`shared`: a node's store brings what others hold by itself."""
         self._policies = Policies(placement, admission, decode_model)
         self._prefill_model, self._decode_model = prefill_model, decode_model
-        self.prefills, self.decodes = prefills, decodes
+        self.prefills, self.decodes, self._shared = prefills, decodes, shared
 
     def decide(self, arrival: Arrival, prefixes: Sequence[CachedPrefix], costs: PrefillCosts) -> Assignment | Rejection:
         """`prefixes` are what each prefill node has cached. An assignment is entered in the books at once."""
         now = arrival.now_seconds
-        decision = self._policies.decide(arrival, self._facts(now, prefixes), costs)
+        decision = self._policies.decide(arrival, self._facts(now, prefixes, costs), costs)
         if isinstance(decision, Assignment):
             choice = decision.prefill
             work = costs.occupied_seconds(arrival.tokens, choice.prefix_tokens)
@@ -53,7 +55,7 @@ class Conductor:
     def observe_step(self, batch: int, context_tokens: int, seconds: float) -> None:
         self._decode_model.observe(batch, context_tokens, seconds)
 
-    def _facts(self, now: float, prefixes: Sequence[CachedPrefix]) -> PoolFacts:
+    def _facts(self, now: float, prefixes: Sequence[CachedPrefix], costs: PrefillCosts) -> PoolFacts:
         nodes = [
             PrefillFacts(
                 self.prefills.queue_seconds(i, now),
@@ -63,6 +65,8 @@ class Conductor:
             )
             for i, prefix in enumerate(prefixes)
         ]
+        if self._shared:
+            nodes = with_shared(nodes, costs)
         return PoolFacts(
             prefills=nodes,
             decodes=self.decodes.facts(),

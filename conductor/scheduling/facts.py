@@ -47,6 +47,10 @@ class PrefillFacts:
     """Requests placed and not finished."""
     slowness: float = 1.0
     """What its prefills take against the pool's model."""
+    shared_tokens: int = 0
+    """Longest prefix that its store brings from other nodes by itself when the request's turn comes, whatever is decided."""
+    shared_seconds: float = 0.0
+    """What bringing that takes."""
 
 
 @dataclass(frozen=True, slots=True)

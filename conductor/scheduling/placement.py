@@ -6,7 +6,7 @@ Pure: the same facts, costs and random source give the same choice. Cost O(nodes
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mooncask.conductor.scheduling.facts import PrefillChoice, PrefillCosts, PrefillFacts
@@ -20,9 +20,13 @@ class Placement(Protocol):
 
 
 def local_choice(tokens: int, node: int, facts: PrefillFacts, costs: PrefillCosts) -> PrefillChoice:
-    """Prefill on `node` with what it holds itself."""
-    seconds = facts.queue_seconds + facts.slowness * costs.prefill_seconds(tokens, facts.prefix_tokens)
-    return PrefillChoice(node, facts.prefix_tokens, None, 0, seconds)
+    """Prefill on `node` with what it holds itself, or what its store brings by itself where that is faster."""
+    prefix, seconds = facts.prefix_tokens, facts.slowness * costs.prefill_seconds(tokens, facts.prefix_tokens)
+    if facts.shared_tokens > prefix:
+        brought = facts.shared_seconds + facts.slowness * costs.prefill_seconds(tokens, facts.shared_tokens)
+        if brought < seconds:
+            prefix, seconds = facts.shared_tokens, brought
+    return PrefillChoice(node, prefix, None, 0, facts.queue_seconds + seconds)
 
 
 def fetching_choice(
@@ -38,6 +42,20 @@ def fetching_choice(
 def best_holder(nodes: Sequence[PrefillFacts]) -> int:
     """The node that offers the longest prefix; among equals the least loaded."""
     return max(range(len(nodes)), key=lambda i: (nodes[i].offered_tokens, -nodes[i].queue_seconds, -i))
+
+
+def with_shared(nodes: Sequence[PrefillFacts], costs: PrefillCosts) -> list[PrefillFacts]:
+    """The nodes of a pool whose stores bring each other's blocks by themselves: each could have the longest prefix offered."""
+    holder = best_holder(nodes)
+    longest = nodes[holder].offered_tokens
+    return [
+        replace(
+            facts, shared_tokens=longest, shared_seconds=costs.fetch_seconds(holder, i, longest - facts.prefix_tokens)
+        )
+        if longest > facts.prefix_tokens
+        else facts
+        for i, facts in enumerate(nodes)
+    ]
 
 
 @dataclass(slots=True)
@@ -64,7 +82,7 @@ class LoadBalancing:
 
 @dataclass(frozen=True, slots=True)
 class CacheAware:
-    """Algorithm 1 without transfers: the least TTFT with each node's own cache."""
+    """Algorithm 1 without transfers of its own: the least TTFT with each node's cache, and what its store brings unasked."""
 
     def place(self, tokens: int, nodes: Sequence[PrefillFacts], costs: PrefillCosts) -> PrefillChoice:
         choices = (local_choice(tokens, i, facts, costs) for i, facts in enumerate(nodes))

@@ -35,6 +35,8 @@ class Sequence:
     earlier: list[Gaps] = field(default_factory=list)
     """Gaps from before it was preempted."""
     ends_at_step: int = 0
+    fresh: bool = True
+    """Its first token is still to come, on a node that computes the prompt's end itself."""
 
 
 class Batch:

@@ -48,6 +48,10 @@ class Measured(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     step_per_request: Coefficient = 0.0
     step_per_token: Rate
     """Above 0: a step is never independent of what it reads."""
+    tail_linear: Coefficient = 0.0
+    """What decode itself computes of a prompt: the tokens that fill no block. With `first_token = "decode"`; all 0: nothing."""
+    tail_quadratic: Coefficient = 0.0
+    tail_fixed: Coefficient = 0.0
 
 
 class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -82,6 +86,9 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     unlimited: bool = False
     replicate_hot: bool = False
     """Copy hot prefixes ahead of need; without it a copy is made only where a request fetches one."""
+    shared: bool = False
+    """A node gets what another one holds when a request's turn comes, whatever its placement counted on: Mooncask's daemons
+    do that by themselves. Without it only what placement decided is fetched."""
     swap_cold: bool = False
     """Move idle blocks from DRAM to SSD before room is needed."""
 
@@ -200,6 +207,14 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if self.model.costs == "fitted":
             return FITTED_DECODE
         return analytical_decode(find_model(self.model.name), find_gpu(self.model.gpu), self.model.gpus_per_node)
+
+    def tail_costs(self) -> PolynomialPrefill | None:
+        """Of the end of a prompt that decode computes; None where prefill does all of it."""
+        told = self.model.measured
+        if told is None or self.first_token != "decode":
+            return None
+        costs = PolynomialPrefill(told.tail_linear, told.tail_quadratic, told.tail_fixed)
+        return costs if costs != PolynomialPrefill(0.0, 0.0) else None
 
     @property
     def pipeline(self) -> Pipeline:

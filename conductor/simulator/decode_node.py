@@ -1,4 +1,7 @@
-"""A decode node: continuous batching within its KV memory, first come, first served."""
+"""A decode node: continuous batching within its KV memory, first come, first served.
+
+With a `tail` it computes the end of each prompt itself, between two steps: that gives the first token, and everybody waits.
+"""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,19 +11,31 @@ from mooncask.conductor.simulator.batch import Batch, Sequence
 from mooncask.conductor.simulator.events import EventQueue
 
 Ended = Callable[[Sequence], None]
+Tail = Callable[[Sequence], float]
+"""Seconds of the prompt's end."""
 Stepped = Callable[[int, int, float], None]
 
 
 class DecodeNode:
-    """Calls `ended` at the time a sequence's last token comes out, and `stepped` with the costs of a step it saw."""
+    """Calls `ended` at the time a sequence's last token comes out, and `stepped` with the costs of a step it saw.
+
+    With a `tail`, `began` hears of a first token and its time, and a sequence has one token less to come.
+    """
 
     def __init__(
-        self, events: EventQueue, step: LinearStep, capacity_tokens: int, ended: Ended, stepped: Stepped
+        self,
+        events: EventQueue,
+        step: LinearStep,
+        capacity_tokens: int,
+        ended: Ended,
+        stepped: Stepped,
+        tail: Tail | None = None,
+        began: Callable[[Sequence, float], None] = lambda sequence, time: None,
     ) -> None:
         self.batch = Batch(step, capacity_tokens)
         self.waiting: deque[Sequence] = deque()
         self.context_peak = 0
-        self._events, self._ended, self._stepped = events, ended, stepped
+        self._events, self._ended, self._stepped, self._tail, self._began = events, ended, stepped, tail, began
         self._planned = (0.0, 0)
         self._generation = 0
         self._beginning = False
@@ -44,7 +59,7 @@ class DecodeNode:
 
     def _begin(self) -> None:
         self._beginning = False
-        self.batch.time = self._events.now
+        self.batch.time = max(self.batch.time, self._events.now)  # an answer of one token may have kept it busy
         self._change()
 
     def _plan(self, steps: int) -> None:
@@ -70,8 +85,19 @@ class DecodeNode:
     def _change(self) -> None:
         """At a boundary: let in who fits, put out who does not, plan the next run."""
         while self.waiting and self.batch.has_room(self.waiting[0]):
-            self.batch.join(self.waiting.popleft())
+            self._join(self.waiting.popleft())
         while len(self.batch) and not self.batch.steps_to_change():
             self.waiting.appendleft(self.batch.preempt_youngest())
         if len(self.batch):
             self._plan(self.batch.steps_to_change())
+
+    def _join(self, sequence: Sequence) -> None:
+        if self._tail is not None and sequence.fresh:
+            self.batch.stall(self._tail(sequence))
+            sequence.fresh, sequence.last_token_at = False, self.batch.time
+            sequence.remaining, sequence.context = sequence.remaining - 1, sequence.context + 1
+            self._began(sequence, self.batch.time)
+            if not sequence.remaining:
+                self._events.at(self.batch.time, lambda: self._ended(sequence))
+                return
+        self.batch.join(sequence)

@@ -36,6 +36,7 @@ class _Flight:
 
     arrival: Arrival
     assignment: Assignment
+    keys: tuple[int, ...]
     source_held: list[int]
     claimed: list[int] = field(default_factory=list)
     kv_arrives_at: float = 0.0
@@ -87,6 +88,7 @@ class DisaggregatedCluster:
             self._decode_model,
             PrefillBoard(cluster.prefill_nodes),
             DecodeBoard([cluster.kv_capacity_tokens] * cluster.decode_nodes),
+            cluster.cache.shared,
         )
 
         self.balancer = Balancer(
@@ -108,7 +110,15 @@ class DisaggregatedCluster:
         self.caches = [make_cache(cluster) for _ in range(groups)]
         self.prefills = [self._prefill_node() for _ in range(groups)]
         self.decodes = [
-            DecodeNode(self.events, cluster.decode_costs(), cluster.kv_capacity_tokens, self._decoded, self._stepped)
+            DecodeNode(
+                self.events,
+                cluster.decode_costs(),
+                cluster.kv_capacity_tokens,
+                self._decoded,
+                self._stepped,
+                self._tail_seconds if cluster.tail_costs() is not None else None,
+                self._first_token,
+            )
             for _ in range(cluster.decode_nodes)
         ]
 
@@ -121,6 +131,7 @@ class DisaggregatedCluster:
             LayerWise(self._layers),
             self._prefill_started,
             self._prefilled,
+            self._turn if cluster.cache.shared else lambda job: None,
         )
 
     # --- a request's way ---------------------------------------------------------------------------------------------
@@ -149,7 +160,7 @@ class DisaggregatedCluster:
         holder = choice.fetch_from
         source_held = [] if holder is None else list(request.hash_ids[: found[holder].computed])
         load_seconds = self._load_seconds(choice.prefix_tokens, found[node])
-        flight = _Flight(arrival, decision, source_held)
+        flight = _Flight(arrival, decision, tuple(request.hash_ids), source_held)
         self._flights[arrival.request] = flight
         outcome.hit_blocks = found[node].blocks if holder is None else found[holder].computed
         outcome.prefix_tokens = choice.prefix_tokens
@@ -177,6 +188,23 @@ class DisaggregatedCluster:
         self.caches[holder].release(flight.source_held)
         job.fetched = True
         self.prefills[flight.assignment.prefill.node].try_start()
+
+    def _turn(self, job: PrefillJob) -> None:
+        """The node's daemon gets what another one has beyond it by now; reading it takes the link's time."""
+        flight, now = self._flights[job.request], self.events.now
+        choice, outcome = flight.assignment.prefill, self.outcomes[job.request]
+        held = [cache.find(flight.keys).computed for cache in self.caches]
+        holder = max(range(len(held)), key=lambda i: (held[i], i == choice.node))
+        offered = self._tokens_of_blocks(held[holder], job.tokens)
+        here = self._tokens_of_blocks(held[choice.node], job.tokens)
+        if choice.fetch_from is not None:
+            here = max(here, choice.prefix_tokens)
+        job.prefix_tokens = outcome.prefix_tokens = max(here, offered)
+        if (missing := offered - here) > 0:
+            arrived = transfer(missing * self.kv_bytes, self.senders[holder], self.receivers[choice.node], now)
+            job.load_seconds += arrived - now
+            outcome.fetched_tokens += missing
+            outcome.hit_blocks = max(outcome.hit_blocks, held[holder])
 
     def _prefill_started(self, job: PrefillJob) -> None:
         flight, now = self._flights[job.request], self.events.now
@@ -220,12 +248,22 @@ class DisaggregatedCluster:
         outcome = self.outcomes[sequence.request]
         batch = self.decodes[outcome.decode_node].batch
         gaps = batch.gaps_of(sequence)
-        if self.description.first_token == "decode":
+        if self.description.first_token == "decode" and self.description.tail_costs() is None:
             outcome.ttft += float(gaps[0])
             gaps = gaps[1:]
         outcome.record_gaps(gaps)
         self.conductor.decodes.finished(outcome.decode_node, sequence.request, outcome.output_tokens, self.events.now)
         self._complete(sequence.request)
+
+    def _first_token(self, sequence: Sequence, time: float) -> None:
+        outcome = self.outcomes[sequence.request]
+        outcome.ttft = time - outcome.arrival
+
+    def _tail_seconds(self, sequence: Sequence) -> float:
+        """Of the tokens behind the last full block; a prompt that ends with a block has its last token computed again."""
+        costs, tokens = self.description.tail_costs(), sequence.context
+        assert costs is not None  # or nobody asks
+        return costs.seconds(tokens, (tokens - 1) // self.description.block_tokens * self.description.block_tokens)
 
     def _stepped(self, batch: int, context_tokens: int, seconds: float) -> None:
         self.conductor.observe_step(batch, context_tokens, seconds)
@@ -245,7 +283,10 @@ class DisaggregatedCluster:
 
     def _tokens_of(self, request: Request, blocks: int) -> int:
         """Cached tokens of so many blocks; at least the prompt's last token is always computed."""
-        return min(blocks * self.description.block_tokens, request.input_length - 1)
+        return self._tokens_of_blocks(blocks, request.input_length)
+
+    def _tokens_of_blocks(self, blocks: int, input_tokens: int) -> int:
+        return min(blocks * self.description.block_tokens, input_tokens - 1)
 
     def _tokens_to_decode(self, outcome: Outcome) -> int:
         return outcome.output_tokens - (self.description.first_token == "prefill")

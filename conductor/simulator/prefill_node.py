@@ -31,7 +31,7 @@ Told = Callable[[PrefillJob], None]
 
 
 class PrefillNode:
-    """Calls `started` when a job begins (its `done_at` known then) and `finished` when its first token is there."""
+    """Calls `turn` before a job begins, which may yet change its prefix; `started` when it begins (its `done_at` known then) and `finished` when its first token is there."""
 
     def __init__(
         self,
@@ -41,8 +41,9 @@ class PrefillNode:
         overlap: LayerWise,
         started: Told,
         finished: Told,
+        turn: Told = lambda job: None,
     ) -> None:
-        self._events, self._model, self._overlap = events, model, overlap
+        self._events, self._model, self._overlap, self._turn = events, model, overlap, turn
         self._pipeline = pipeline
         self._stage_free = [0.0] * pipeline.stages
         self._started, self._finished = started, finished
@@ -59,6 +60,7 @@ class PrefillNode:
 
     def _run(self, job: PrefillJob) -> None:
         now = self._events.now
+        self._turn(job)
         chunks = self._pipeline.chunks(self._model, job.tokens, job.prefix_tokens)
         job.compute_seconds = sum(chunks)
         chunks[0] += self._overlap.execution_seconds(job.load_seconds, job.compute_seconds) - job.compute_seconds
