@@ -142,8 +142,8 @@ class MeteredGate:
     def public_tokens(self, identity: Identity, model: str, tokens: list[int]) -> int:
         return self.gate.public_tokens(identity, model, tokens)
 
-    def admit(self, identity: Identity, tokens: int) -> None:
-        self.gate.admit(identity, tokens)
+    async def admit(self, identity: Identity, tokens: int) -> None:
+        await self.gate.admit(identity, tokens)
 
     def record(self, identity: Identity, usage: CallUsage) -> None:
         self.meter.call(usage)

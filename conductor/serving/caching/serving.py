@@ -112,7 +112,7 @@ class ContextCaching:
             public_tokens=public,
         )
         await self._check_quota(cache, more=cache.tokens)
-        self.gate.admit(identity, len(tokens))
+        await self.gate.admit(identity, len(tokens))
         content = Content(messages=messages, tools=asked.tools, tokens=tokens)
         await self.shelf.add(cache, content)
         try:

@@ -49,7 +49,7 @@ class Gate(Protocol):
         """How many tokens the prompt has in common with what the operator has declared public, in whole blocks."""
         ...
 
-    def admit(self, identity: Identity, tokens: int) -> None:
+    async def admit(self, identity: Identity, tokens: int) -> None:
         """Before the request is placed: `tokens` of prompt and answers at most. Raises TokenQuotaExceeded."""
         ...
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ class Call:
     async def whole(self) -> dict[str, Any]:
         """The answer when all of it is there."""
         self.pieces = [[] for _ in self.answers]
-        with self._recorded():
+        async with self._recorded():
             try:
                 async with asyncio.TaskGroup() as group:
                     for number in range(len(self.answers)):
@@ -67,15 +67,14 @@ class Call:
 
     async def stream(self, request: web.Request, include_usage: bool) -> web.StreamResponse:
         """Server-sent events; raises what comes before the first of them."""
-        with self._recorded():
-            async with contextlib.aclosing(_merged(self.answers)) as events:
-                early = await self._all_begun(events)
-                await self._cache_headers()
-                response = web.StreamResponse(
-                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **self.headers}
-                )
-                await response.prepare(request)
-                await self._send_all(request, response, early, events, include_usage)
+        async with self._recorded(), contextlib.aclosing(_merged(self.answers)) as events:
+            early = await self._all_begun(events)
+            await self._cache_headers()
+            response = web.StreamResponse(
+                headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **self.headers}
+            )
+            await response.prepare(request)
+            await self._send_all(request, response, early, events, include_usage)
         return response
 
     async def _cache_headers(self) -> None:
@@ -159,11 +158,11 @@ class Call:
                 if isinstance(piece, TextPiece):
                     self.pieces[number].append(piece)
 
-    @contextlib.contextmanager
-    def _recorded(self) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _recorded(self) -> AsyncIterator[None]:
         """Admitted by the gate; then each answer is recorded once, however it ended. Raises TokenQuotaExceeded."""
         prompt = len(self.answers[0].job.tokens)
-        self.gate.admit(self.identity, prompt + sum(answer.job.max_tokens for answer in self.answers))
+        await self.gate.admit(self.identity, prompt + sum(answer.job.max_tokens for answer in self.answers))
         began, at = time.monotonic(), time.time()
         outcome = "cancelled"
         try:

@@ -14,7 +14,8 @@ from mooncask.conductor.serving.door.gate import CallUsage, Identity
 from mooncask.conductor.serving.tenants.classes import HEADER, ClassTable
 from mooncask.conductor.serving.tenants.keys import Key, KeyRing
 from mooncask.conductor.serving.tenants.public_prompts import PublicPrompts
-from mooncask.conductor.serving.tenants.quotas import Limits, Quotas
+from mooncask.conductor.serving.tenants.quotas import Limits
+from mooncask.conductor.serving.tenants.shared_quotas import SharedQuotas
 from mooncask.errors import ConfigError, TokenQuotaExceeded
 
 DEFAULT_TENANT = "default"
@@ -34,17 +35,11 @@ class TenantGate:
     salt_secret: bytes
     public: PublicPrompts
     block_tokens: Callable[[str], int]
+    quotas: SharedQuotas
     clock: Callable[[], float] = time.time
-    quotas: Quotas = field(init=False)
     refusals: Counter[str] = field(default_factory=Counter)
     """Requests that were refused for a quota, by tenant."""
     _salts: dict[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        limits = {
-            name: Limits(section.tokens_per_minute, section.tokens_per_day) for name, section in self.tenants.items()
-        }
-        self.quotas = Quotas(limits)
 
     def identify(self, headers: Mapping[str, str]) -> Identity:
         """Raises AccessDenied for a key that is not known, BadField for a class that is not there or too high."""
@@ -63,10 +58,10 @@ class TenantGate:
             return 0
         return self.public.tokens(model, tokens, block_tokens)
 
-    def admit(self, identity: Identity, tokens: int) -> None:
+    async def admit(self, identity: Identity, tokens: int) -> None:
         """Raises TokenQuotaExceeded."""
         try:
-            self.quotas.admit(identity.tenant, tokens, self.clock())
+            await self.quotas.admit(identity.tenant, tokens, self.clock())
         except TokenQuotaExceeded:
             self.refusals[identity.tenant] += 1
             raise
@@ -90,7 +85,13 @@ def tenant_salt(secret: bytes, tenant: str) -> str:
     return hmac.digest(secret, b"mooncask tenant\0" + tenant.encode(), "sha256").hex()
 
 
-def make_gate(config: Config, public: PublicPrompts, block_tokens: Callable[[str], int]) -> TenantGate:
+def limits_of(tenants: Mapping[str, TenantSection]) -> dict[str, Limits]:
+    return {name: Limits(section.tokens_per_minute, section.tokens_per_day) for name, section in tenants.items()}
+
+
+def make_gate(
+    config: Config, public: PublicPrompts, block_tokens: Callable[[str], int], quotas: SharedQuotas
+) -> TenantGate:
     """Raises ConfigError."""
     classes = ClassTable({name: section.priority for name, section in config.classes_or_default().items()})
     for name, section in config.keys.items():
@@ -102,7 +103,7 @@ def make_gate(config: Config, public: PublicPrompts, block_tokens: Callable[[str
         if name not in known_tenants:
             raise ConfigError(f"tenants.{name}", "", f"has no key; there is {', '.join(sorted(known_tenants))}")
     secret = _salt_secret(config.tenancy, bool(config.keys))
-    return TenantGate(KeyRing(config.keys), classes, config.tenants, secret, public, block_tokens)
+    return TenantGate(KeyRing(config.keys), classes, config.tenants, secret, public, block_tokens, quotas)
 
 
 def _salt_secret(section: TenancySection, needed: bool) -> bytes:

@@ -1,34 +1,45 @@
-"""How many tokens a tenant may use: sliding windows of a minute and of a day, in memory. Pure: the caller gives the time.
+"""How many tokens a tenant may use: sliding windows of a minute and of a day. Pure: the caller gives the time.
 
-What a request may use at most is booked when it is admitted; what it did not use is given back when it has ended. A
-Conductor that starts anew has all windows empty, and two Conductors count apart.
+What a request may use at most is booked when it is admitted; what it did not use is given back when it has ended. Not here:
+where windows are kept and how several Conductors share them (`shared_quotas.py`).
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mooncask.errors import TokenQuotaExceeded
+import msgspec
 
 SLOTS = 60
 """Parts of a window that leave it together."""
 MINUTE, DAY = 60.0, 86400.0
+LEASE_SECONDS = 2.0
+"""What was booked ahead for requests to come is used within that time, or given back."""
 
 
 @dataclass(slots=True)
 class Window:
-    """At most `limit` tokens in any `seconds`, as exact as one part of it. Belongs to one thread."""
+    """At most `limit` tokens in any `seconds`, as exact as one part of it; limit 0: as many as one likes. Belongs to one thread."""
 
     seconds: float
     limit: int
     used: int = 0
     _slots: "OrderedDict[int, int]" = field(default_factory=OrderedDict)
 
+    @classmethod
+    def of(cls, seconds: float, limit: int, slots: Mapping[int, int]) -> "Window":
+        return cls(seconds, limit, sum(slots.values()), OrderedDict(sorted(slots.items())))
+
+    @property
+    def slots(self) -> dict[int, int]:
+        """Tokens by part, each part numbered from 1970 on."""
+        return dict(self._slots)
+
     def wait_seconds(self, tokens: int, now: float) -> float | None:
         """0: they fit now; else in how long they will. None: never, they are more than the limit."""
         self._leave(now)
         over = self.used + tokens - self.limit
-        if over <= 0:
+        if over <= 0 or not self.limit:
             return 0.0
         if tokens > self.limit:
             return None
@@ -39,6 +50,11 @@ class Window:
                 return max(0.0, (slot + 1) * width + self.seconds - now)
         return self.seconds
 
+    def room(self, now: float) -> int:
+        """Tokens that fit now."""
+        self._leave(now)
+        return max(0, self.limit - self.used) if self.limit else 1 << 62
+
     def book(self, tokens: int, now: float) -> None:
         self._leave(now)
         slot = self._slot(now)
@@ -46,9 +62,12 @@ class Window:
         self.used += tokens
 
     def give_back(self, tokens: int, booked_at: float) -> None:
-        """Of what was booked then; what has left the window is not given back twice."""
+        """Of what was booked then, or ahead of then; what has left the window is not given back twice."""
+        width = self.seconds / SLOTS
         last = self._slot(booked_at)
-        for slot in (last, last - 1):  # the clock may have been read a moment later than for booking
+        for slot in range(
+            last, last - 2 - int(LEASE_SECONDS / width), -1
+        ):  # the clock may have been read a moment later, too
             amount = min(tokens, self._slots.get(slot, 0))
             if amount:
                 self._slots[slot] -= amount
@@ -71,41 +90,62 @@ class Limits:
     tokens_per_minute: int = 0
     tokens_per_day: int = 0
 
+    @property
+    def least(self) -> int:
+        """The tighter one; 0: there is none."""
+        return min((limit for limit in (self.tokens_per_minute, self.tokens_per_day) if limit), default=0)
 
-class Quotas:
-    """The windows of all tenants that have limits. Belongs to one thread."""
 
-    def __init__(self, limits: Mapping[str, Limits]) -> None:
-        self._windows = {tenant: _windows(one) for tenant, one in limits.items()}
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`what` is used up. `seconds` None: it will never fit."""
 
-    def admit(self, tenant: str, tokens: int, now: float) -> None:
-        """Books them in every window, or in none. Raises TokenQuotaExceeded."""
-        windows = self._windows.get(tenant, {})
-        for what, window in windows.items():
+    what: str
+    limit: int
+    seconds: float | None
+
+
+_decoder: "msgspec.msgpack.Decoder[dict[str, dict[int, int]]]" = msgspec.msgpack.Decoder(dict[str, dict[int, int]])
+
+
+class Windows:
+    """All windows of one tenant; also those without a limit are counted, so that one may be given later."""
+
+    def __init__(self, limits: Limits, encoded: bytes = b"") -> None:
+        """Raises msgspec.DecodeError for what is no `encoded` of another."""
+        slots = _decoder.decode(encoded) if encoded else {}
+        self._windows = {
+            what: Window.of(seconds, limit, slots.get(what, {}))
+            for what, seconds, limit in (
+                ("tokens a minute", MINUTE, limits.tokens_per_minute),
+                ("tokens a day", DAY, limits.tokens_per_day),
+            )
+        }
+
+    def encoded(self) -> bytes:
+        return msgspec.msgpack.encode({what: window.slots for what, window in self._windows.items()})
+
+    def refusal(self, tokens: int, now: float) -> Refusal | None:
+        for what, window in self._windows.items():
             wait = window.wait_seconds(tokens, now)
             if wait != 0.0:
-                raise TokenQuotaExceeded(tenant, what, window.limit, wait or 0.0)
-        for window in windows.values():
-            window.book(tokens, now)
+                return Refusal(what, window.limit, wait)
+        return None
 
-    def give_back(self, tenant: str, tokens: int, booked_at: float) -> None:
-        for window in self._windows.get(tenant, {}).values():
-            window.give_back(tokens, booked_at)
+    def room(self, now: float) -> int:
+        return min(window.room(now) for window in self._windows.values())
 
-    def used(self, now: float) -> dict[str, dict[str, tuple[int, int]]]:
-        """By tenant and kind of window: tokens used and the limit."""
-        told: dict[str, dict[str, tuple[int, int]]] = {}
-        for tenant, windows in self._windows.items():
-            for window in windows.values():
-                window.wait_seconds(0, now)
-            told[tenant] = {what: (window.used, window.limit) for what, window in windows.items()}
-        return told
+    def change(self, tokens: int, at: float) -> None:
+        """Books tokens at that time; less than 0: gives back what was booked then."""
+        for window in self._windows.values():
+            if tokens > 0:
+                window.book(tokens, at)
+            else:
+                window.give_back(-tokens, at)
 
-
-def _windows(limits: Limits) -> dict[str, Window]:
-    windows = {}
-    if limits.tokens_per_minute:
-        windows["tokens a minute"] = Window(MINUTE, limits.tokens_per_minute)
-    if limits.tokens_per_day:
-        windows["tokens a day"] = Window(DAY, limits.tokens_per_day)
-    return windows
+    def used(self, now: float, ahead: int) -> dict[str, tuple[int, int]]:
+        """By window with a limit: tokens used and the limit. `ahead`: booked for requests to come."""
+        for window in self._windows.values():
+            window.room(now)
+        limited = {what: window for what, window in self._windows.items() if window.limit}
+        return {what: (max(0, window.used - ahead), window.limit) for what, window in limited.items()}

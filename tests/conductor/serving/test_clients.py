@@ -40,7 +40,7 @@ class Recording:
     def public_tokens(self, identity: Identity, model: str, tokens: list[int]) -> int:
         return 0
 
-    def admit(self, identity: Identity, tokens: int) -> None:
+    async def admit(self, identity: Identity, tokens: int) -> None:
         pass
 
     def record(self, identity: Identity, usage: CallUsage) -> None:

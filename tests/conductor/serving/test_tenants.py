@@ -12,10 +12,14 @@ from tiny_tokenizer import write_tiny_tokenizer
 
 from mooncask.conductor.serving.config import Config, KeySection, PublicSection, load_config
 from mooncask.conductor.serving.door.gate import CallUsage, Identity
-from mooncask.conductor.serving.tenants.gate import TenantGate, make_gate, tenant_salt
+from mooncask.conductor.serving.state.opening import opened_state
+from mooncask.conductor.serving.state.sqlite import MEMORY, SqliteState
+from mooncask.conductor.serving.state.state import State
+from mooncask.conductor.serving.tenants.gate import TenantGate, limits_of, make_gate, tenant_salt
 from mooncask.conductor.serving.tenants.keys import KeyRing
 from mooncask.conductor.serving.tenants.public_prompts import PublicPrompts, common_tokens, read_public_prompts
-from mooncask.conductor.serving.tenants.quotas import MINUTE, SLOTS, Window
+from mooncask.conductor.serving.tenants.quotas import LEASE_SECONDS, MINUTE, SLOTS, Window
+from mooncask.conductor.serving.tenants.shared_quotas import SharedQuotas
 from mooncask.conductor.serving.text.texts import Texts
 from mooncask.errors import AccessDenied, BadField, ConfigError, TokenQuotaExceeded
 
@@ -58,8 +62,14 @@ def config(tmp_path: Path) -> Config:
     return told(tmp_path, SETTINGS.format(digest=digest, file=tmp_path / "key"))
 
 
-def gate_of(config: Config, public: PublicPrompts | None = None, now: list[float] | None = None) -> TenantGate:
-    gate = make_gate(config, public or PublicPrompts(), lambda model: 4)
+def gate_of(
+    config: Config,
+    public: PublicPrompts | None = None,
+    now: list[float] | None = None,
+    state: State | None = None,
+) -> TenantGate:
+    quotas = SharedQuotas(limits_of(config.tenants), state or SqliteState(MEMORY))
+    gate = make_gate(config, public or PublicPrompts(), lambda model: 4, quotas)
     gate.clock = lambda: (now or [1e9])[0]
     return gate
 
@@ -148,29 +158,32 @@ def usage(outcome: str, prompt: int, answer: int, answer_max: int, at: float) ->
     return CallUsage("r", "acme", "m", prompt, 0, answer, outcome, at, 1.0, answer_tokens_max=answer_max)
 
 
-def test_what_was_not_used_is_given_back_and_nothing_for_what_never_began(config: Config) -> None:
+async def test_what_was_not_used_is_given_back_and_nothing_for_what_never_began(config: Config) -> None:
     now = [1e9]
-    gate = gate_of(config, now=now)
-    me = asked(gate, "sk-alpha")
-    gate.admit(me, 900)
-    with pytest.raises(TokenQuotaExceeded, match="tenant acme has used its quota of 1000 tokens a minute") as refused:
-        gate.admit(me, 200)
-    assert 59 < refused.value.retry_after_seconds <= 62
-    gate.record(me, usage("stop", 100, 50, 800, now[0]))
-    gate.admit(me, 850)
-    gate.record(me, usage("rejected", 100, 0, 750, now[0]))
-    gate.admit(me, 850)
-    gate.record(me, usage("cancelled", 100, 0, 750, now[0]))
-    assert gate.quotas.used(now[0])["acme"] == {"tokens a minute": (250, 1000)}
-    now[0] += 62
-    gate.admit(me, 1000)
+    async with opened_state("memory:", "") as state:
+        gate = gate_of(config, now=now, state=state)
+        me = asked(gate, "sk-alpha")
+        await gate.admit(me, 900)
+        refusal = "tenant acme has used its quota of 1000 tokens a minute"
+        with pytest.raises(TokenQuotaExceeded, match=refusal) as refused:
+            await gate.admit(me, 200)
+        assert 59 < refused.value.retry_after_seconds <= 62
+        gate.record(me, usage("stop", 100, 50, 800, now[0]))
+        await gate.admit(me, 850)
+        gate.record(me, usage("rejected", 100, 0, 750, now[0]))
+        await gate.admit(me, 850)
+        gate.record(me, usage("cancelled", 100, 0, 750, now[0]))
+        assert gate.quotas.used(now[0])["acme"] == {"tokens a minute": (250, 1000)}
+        now[0] += 62
+        await gate.admit(me, 1000)
 
 
-def test_more_than_a_whole_quota_is_refused_without_a_time_to_wait(config: Config) -> None:
-    gate = gate_of(config)
-    with pytest.raises(TokenQuotaExceeded, match="ask for a larger one") as refused:
-        gate.admit(asked(gate, "sk-alpha"), 1001)
-    assert refused.value.retry_after_seconds == 0
+async def test_more_than_a_whole_quota_is_refused_without_a_time_to_wait(config: Config) -> None:
+    async with opened_state("memory:", "") as state:
+        gate = gate_of(config, state=state)
+        with pytest.raises(TokenQuotaExceeded, match="ask for a larger one") as refused:
+            await gate.admit(asked(gate, "sk-alpha"), 1001)
+        assert refused.value.retry_after_seconds == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.integers(1, 60), st.booleans()), max_size=60))
@@ -203,6 +216,16 @@ def test_what_is_given_back_late_or_twice_changes_nothing_more(config: Config) -
     assert window.wait_seconds(100, 1070.0) == 0
     window.give_back(50, 1000.0)
     assert window.used == 0
+
+
+def test_what_was_booked_ahead_is_given_back_by_who_used_it_a_moment_later() -> None:
+    window = Window(MINUTE, 100)
+    window.book(50, 1000.0)
+    window.book(20, 1001.5)
+    window.give_back(60, 1000.0 + LEASE_SECONDS)
+    assert window.used == 10
+    window.give_back(60, 1004.0)
+    assert window.used == 10
 
 
 # --- public prompts ---
