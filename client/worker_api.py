@@ -1,6 +1,6 @@
 """What the Conductor and its workers say to each other: JSON bodies over HTTP, between processes that share one secret.
 
-A worker serves POST /v1/prefill, /v1/decode and /v1/role, and GET /v1/state; the Conductor serves POST /internal/v1/register,
+A worker serves POST /v1/prefill, /v1/decode, /v1/pause and /v1/role, and GET /v1/state; the Conductor serves POST /internal/v1/register,
 /report and /leave. Every request carries `Authorization: Bearer SECRET`. The answers of prefill and decode are streams: one
 JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure; a line that is empty says that the worker
 is alive. A connection that is closed cancels its request, and the worker stops within a step.
@@ -21,6 +21,9 @@ REPORT_SECONDS = 0.25
 GONE_SECONDS = 2.0
 ALIVE_SECONDS = 5.0
 """A worker that has nothing to say in a stream for so long sends an empty line."""
+
+PAUSE_SECONDS_MAX = 1.0
+"""No decode worker stands still for longer between two steps, whoever asks."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
@@ -90,6 +93,8 @@ class Registration(Message, frozen=True, kw_only=True):
     """Measured in the warm-up."""
     gone_seconds: float = GONE_SECONDS
     """After so long without a report it is taken to be gone."""
+    may_change_role: bool = True
+    """False: only by being started anew, by whoever runs it."""
 
 
 class Step(Message, frozen=True, array_like=True):
@@ -189,6 +194,28 @@ class RoleCall(Message, frozen=True, kw_only=True):
     role: Role
 
 
+class PauseCall(Message, frozen=True, kw_only=True):
+    """POST /v1/pause: decode stands still for so long from now; 0: it goes on at once. Later calls replace earlier ones.
+
+    No token is lost or made twice: answers wait between two steps. The answer is a Paused.
+    """
+
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=PAUSE_SECONDS_MAX)]
+
+
+class Paused(Message, frozen=True, kw_only=True):
+    """What of it the worker does: less where it has stood still already, 0 where nothing decodes."""
+
+    seconds: float
+
+
+class Loaded(Message, frozen=True, array_like=True):
+    """KV that was brought from one tier: hbm, dram, nvme, peer (another node's store) or cold (the bucket)."""
+
+    tier: str
+    size_bytes: int
+
+
 class Line(Message, frozen=True, kw_only=True, tag_field="event"):
     """One line of an answer's stream."""
 
@@ -233,6 +260,9 @@ class PrefillDone(Line, frozen=True, kw_only=True, tag="prefilled"):
     stored_blocks: int
     queue_seconds: float
     seconds: float
+    load_seconds: float = 0.0
+    """Of these, for bringing `loaded`."""
+    loaded: list[Loaded] = []
     faults: dict[str, int] = {}
 
 
@@ -245,6 +275,10 @@ class DecodeDone(Line, frozen=True, kw_only=True, tag="decoded"):
     """Prompt tokens whose KV was loaded and not computed here."""
     computed_tokens: int
     load_seconds: float = 0.0
+    """For bringing `loaded`, what a prefill was still storing waited for."""
+    loaded: list[Loaded] = []
+    prompt_seconds: float = 0.0
+    """From the KV's being there to the first token: computing the rest, and the steps of others between its chunks."""
     stored_blocks: int = 0
     faults: dict[str, int] = {}
 

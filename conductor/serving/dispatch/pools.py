@@ -107,16 +107,21 @@ class Pools:
         worker.failed_at, worker.failures = now, worker.failures + 1
 
     def want_role(self, name: str, role: Role) -> None:
-        """The worker is told with its next report. Raises BadRequest for an unknown one."""
+        """The worker is told with its next report. Raises BadRequest for an unknown one, and for one that can't change."""
         worker = self._workers.get(name)
         if worker is None:
             raise BadRequest(f"there is no worker {name}")
+        if not worker.registration.may_change_role:
+            raise BadRequest(f"worker {name} keeps its role while it runs: start its server anew with the other one")
         worker.wanted_role = role
 
     # --- questions ---
 
     def all(self) -> list[Worker]:
         return list(self._workers.values())
+
+    def named(self, name: str) -> Worker | None:
+        return self._workers.get(name)
 
     def able(self, model: str, role: Role, now: float) -> list[Worker]:
         """Those who serve the model in that role and answer, in the order of their names; shunned ones if there is nobody else."""

@@ -145,6 +145,7 @@ class VllmMember:
             slots=told.slots,
             kv_tokens=metrics.kv_tokens,
             gone_seconds=told.gone_seconds,
+            may_change_role=told.may_change_role,
         )
         self._pools.register(registration, time.monotonic())
         self._registration, self._again_at = registration, time.monotonic() + AGAIN_SECONDS
@@ -199,7 +200,7 @@ class VllmMember:
         answer = self._pools.report(report, time.monotonic())
         if not answer.known:
             self._registration = None  # it was taken to be gone: registered anew with the next poll
-        elif answer.role is not None and told.may_change_role:
+        elif answer.role is not None:
             log.info("worker %s is %s from now on", known.name, answer.role)
             self._role = answer.role
 

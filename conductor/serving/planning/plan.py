@@ -15,14 +15,17 @@ SLOTS_MIN = 2
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One worker and the role that it should take."""
+    """One worker and the role that it should take. `restart`: it can't while it runs, so its server is to be started anew in that
+    role by whoever runs it: a vLLM server whose connector does one thing only."""
 
     worker: str
     role: Role
+    restart: bool = False
 
 
 class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
-    """For the slot that begins at `at` (seconds since 1970). Loads are those of the last slot, in workers."""
+    """For the slot that begins at `at` (seconds since 1970), with all changes made, restarts included. Loads are those of the
+    last slot, in workers."""
 
     model: str
     at: float
@@ -39,12 +42,14 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker as a plan sees it. `busy`: whoever has least to lose changes first."""
+    """A worker as a plan sees it. `busy`: whoever has least to lose changes first; `restart`: behind all who can change as they
+    run."""
 
     name: str
     role: Role
     busy: float
     may_change: bool = True
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,9 @@ def recommend(
 def _changes(members: Sequence[Member], more_prefills: int) -> list[Change]:
     """The least busy ones of the side that gets smaller, as far as they may."""
     to = Role.PREFILL if more_prefills > 0 else Role.DECODE
-    able = sorted((m for m in members if m.role is not to and m.may_change), key=lambda m: (m.busy, m.name))
-    return [Change(member.name, to) for member in able[: abs(more_prefills)]]
+    able = [m for m in members if m.role is not to and m.may_change]
+    able.sort(key=lambda member: (member.restart, member.busy, member.name))
+    return [Change(member.name, to, member.restart) for member in able[: abs(more_prefills)]]
 
 
 def _enough(load: float, headroom: float) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from mooncask.client.worker_api import Role, WorkerKind
+from mooncask.client.worker_api import Role
 from mooncask.conductor.serving.config import PlanSection
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.dispatch.history import Decision
@@ -68,7 +68,7 @@ class Planner:
         decoding = max(0.0, decision.seconds - decision.ttft) if decision.ttft else 0.0
         if decision.rejected:
             decoding = self.dispatcher.books.decode_seconds or 0.0
-        record.add(prefill, decoding / self._slots(decision.model), self.clock())
+        record.add(prefill, decoding * self._share(decision), self.clock())
 
     async def step(self) -> None:
         """What is to be done now; at the end of a slot a new recommendation."""
@@ -110,19 +110,23 @@ class Planner:
         if told.changes:
             log.info("model %s: %d should prefill and %d decode", model, told.prefill, told.decode)
         for change in told.changes if self.section.apply else ():
-            with contextlib.suppress(MooncaskError):  # it has gone meanwhile
-                self.dispatcher.pools.want_role(change.worker, change.role)
+            if not change.restart:
+                with contextlib.suppress(MooncaskError):  # it has gone meanwhile
+                    self.dispatcher.pools.want_role(change.worker, change.role)
 
     def _member(self, worker: Worker) -> Member:
         busy = worker.report.queued_tokens if worker.role is Role.PREFILL else worker.report.context_tokens
         role = worker.wanted_role or worker.role
-        able = worker.registration.kind is WorkerKind.MOONCASK and not worker.report.draining
-        return Member(worker.name, role, float(busy), able)
+        restart = not worker.registration.may_change_role
+        return Member(worker.name, role, float(busy), not worker.report.draining, restart)
 
-    def _slots(self, model: str) -> int:
-        """Places to decode of one worker."""
-        known = [w.registration.slots for w in self.dispatcher.pools.all() if w.registration.model == model]
-        return max(known, default=1)
+    def _share(self, decision: Decision) -> float:
+        """Of the worker that decoded it, or of the largest one, what this answer had: a place, or more by the KV that fits."""
+        workers = [w.registration for w in self.dispatcher.pools.all() if w.registration.model == decision.model]
+        ran = [told for told in workers if told.name == decision.decode_worker] or workers
+        tokens = decision.prompt_tokens + decision.output_tokens
+        shares = [max(1 / told.slots, tokens / told.kv_tokens if told.kv_tokens else 0.0) for told in ran]
+        return min(1.0, min(shares, default=1.0))
 
     def _record(self, model: str) -> LoadRecord | None:
         record = self.records.get(model)

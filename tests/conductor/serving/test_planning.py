@@ -5,22 +5,23 @@ import math
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 from aiohttp import web
 
-from mooncask.client.worker_api import Hashing, Registration, Report, Role
+from mooncask.client.worker_api import Hashing, Leave, Registration, Report, Role, WorkerKind
 from mooncask.conductor.serving.config import Config, PlanSection, load_config
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
 from mooncask.conductor.serving.dispatch.history import Decision
 from mooncask.conductor.serving.main import dispatching, listening
 from mooncask.conductor.serving.planning.hooks import ScaleHook
 from mooncask.conductor.serving.planning.load import DAYS_MAX, LoadRecord
-from mooncask.conductor.serving.planning.plan import Member, Outlook, recommend
+from mooncask.conductor.serving.planning.plan import Change, Member, Outlook, recommend
 from mooncask.conductor.serving.planning.planner import Planner, read_records, write_records
-from mooncask.errors import ConfigError
+from mooncask.errors import BadRequest, ConfigError
 
 HOUR, DAY = 3600.0, 86400.0
 OUTLOOK = Outlook(24, 6, 0.1)
@@ -89,6 +90,19 @@ def test_a_recommendation_names_the_least_busy_workers_and_keeps_one_of_each() -
     assert (kept.prefill, kept.changes) == (3, [])
 
 
+def test_who_must_be_started_anew_for_another_role_is_recommended_last_and_said_to_be() -> None:
+    loads = np.array([[0.0, 9.0]] * 30)
+    fixed = Member("v0", Role.PREFILL, 0.0, restart=True)
+    told = recommend("m", 0.0, loads, [fixed, *members(2, 2)], OUTLOOK)
+    assert told is not None
+    assert (told.prefill, told.changes) == (1, [Change("p0", Role.DECODE), Change("p1", Role.DECODE)])
+    told = recommend("m", 0.0, loads, [fixed, *members(1, 2)], OUTLOOK)
+    assert told is not None and told.changes == [Change("p0", Role.DECODE)]
+    told = recommend("m", 0.0, loads, [fixed, Member("v1", Role.PREFILL, 1.0, restart=True), *members(0, 2)], OUTLOOK)
+    assert told is not None
+    assert (told.prefill, told.changes) == (1, [Change("v0", Role.DECODE, restart=True)])
+
+
 def test_nothing_is_recommended_of_too_little() -> None:
     assert recommend("m", 0.0, np.ones((1, 2)), members(1, 1), OUTLOOK) is None
     assert recommend("m", 0.0, np.ones((9, 2)), members(1, 0), OUTLOOK) is None
@@ -97,7 +111,7 @@ def test_nothing_is_recommended_of_too_little() -> None:
 # --- over a dispatcher ---
 
 
-def register(dispatcher: LiveDispatcher, name: str, role: Role) -> None:
+def register(dispatcher: LiveDispatcher, name: str, role: Role, **more: Any) -> None:
     hashing = Hashing(namespace="n", fingerprint="", tenant_salt="", hash="sha256", block_tokens=16, block_bytes=1024)
     told = Registration(
         name=name,
@@ -108,8 +122,7 @@ def register(dispatcher: LiveDispatcher, name: str, role: Role) -> None:
         family={},
         hashing=hashing,
         positions_max=2048,
-        slots=2,
-        prefill_tokens_per_second=1000.0,
+        **{"slots": 2, "prefill_tokens_per_second": 1000.0, **more},
     )
     dispatcher.pools.register(told, time.monotonic())
 
@@ -119,9 +132,9 @@ def report(dispatcher: LiveDispatcher, name: str, role: Role) -> Role | None:
     return dispatcher.pools.report(told, time.monotonic()).role
 
 
-def ended(dispatcher: LiveDispatcher, seconds: float) -> None:
+def ended(dispatcher: LiveDispatcher, seconds: float, decode: str = "") -> None:
     """A request that prefilled for a second or so, and decoded for `seconds`."""
-    told = Decision("r", 0.0, "m", "t", "", 1000, 8, ttft=0.001, prefill_worker="p")
+    told = Decision("r", 0.0, "m", "t", "", 1000, 8, ttft=0.001, prefill_worker="p", decode_worker=decode)
     dispatcher.history.add(told)
     dispatcher.history.ended(told, "stop", seconds)
 
@@ -150,6 +163,38 @@ async def test_with_apply_workers_are_told_their_role_and_without_it_nothing_cha
         assert len(changed) == 2
         for name in changed:
             assert report(dispatcher, name, Role.DECODE) is None
+
+
+async def test_vllm_servers_count_by_the_kv_that_fits_and_those_with_one_role_are_left_to_the_scale_hook() -> None:
+    async with dispatching(Config()) as dispatcher:
+        vllm = {"kind": WorkerKind.VLLM, "slots": 256, "kv_tokens": 4000, "prefill_tokens_per_second": 0.0}
+        for name, may in (("fixed", False), ("free-0", True), ("free-1", True)):
+            register(dispatcher, name, Role.PREFILL, may_change_role=may, **vllm)
+        register(dispatcher, "d0", Role.DECODE, may_change_role=False, **vllm)
+        dispatcher.costs_of("m")
+        now = [DAY]
+        planner = Planner(dispatcher, PlanSection(apply=True, slot_seconds=100.0), lambda: now[0])
+        changes = []
+        for _ in range(3):
+            for _ in range(4):  # 1,000 of 4,000 tokens: four such answers fill a server, whatever its slots
+                ended(dispatcher, 300.0, "d0")
+            now[0] += 100.0
+            await planner.step()
+            changes += [change for told in planner.page().recommendations for change in told.changes]
+        assert planner.page().loads["m"][-1][1] == pytest.approx(3.0, rel=0.01)
+        assert changes == [Change("free-0", Role.DECODE), Change("free-1", Role.DECODE)]
+        assert report(dispatcher, "free-0", Role.PREFILL) is Role.DECODE
+        with pytest.raises(BadRequest, match="start its server anew"):
+            dispatcher.pools.want_role("fixed", Role.DECODE)
+        dispatcher.pools.leave(Leave(name="free-1", incarnation="1"))
+        report(dispatcher, "free-0", Role.DECODE)
+        register(dispatcher, "fixed-1", Role.PREFILL, may_change_role=False, **vllm)
+        ended(dispatcher, 300.0, "d0")
+        now[0] += 100.0
+        await planner.step()
+        [told] = planner.page().recommendations
+        assert told.changes == [Change("fixed", Role.DECODE, restart=True)]
+        assert msgspec.json.decode(msgspec.json.encode(told))["changes"][0]["restart"] is True
 
 
 # --- the record on disk ---

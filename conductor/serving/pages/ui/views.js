@@ -28,7 +28,7 @@ function drawPlan(plan) {
     table([["model", "name"], ["prefill", "right"], ["decode", "right"], ["last load", "right"], ["changes", "text"]],
       plan.recommendations.map((one) => [one.model, arrow(one.prefill_now, one.prefill), arrow(one.decode_now, one.decode),
         `${one.prefill_load.toFixed(2)} + ${one.decode_load.toFixed(2)}`,
-        one.changes.map((change) => `${change.worker} to ${change.role}`).join(", ") || "none"]),
+        one.changes.map((change) => `${change.worker} to ${change.role}${change.restart ? " by a restart" : ""}`).join(", ") || "none"]),
       "Nothing yet: two slots of load and two workers of a model are needed."));
 }
 
