@@ -1,7 +1,7 @@
 """What a directory is yet to be told: one entry a block, the last word counts. Pure; who sends it is `valkey.py`."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 QUEUE_MAX = 1 << 18
@@ -21,35 +21,68 @@ class Announcements:
 
     def __init__(self, most: int = QUEUE_MAX) -> None:
         self._most = most
-        self._waiting: OrderedDict[tuple[bytes, bytes], bool] = OrderedDict()
+        self._waiting: dict[bytes, dict[bytes, bool]] = {}
+        """By namespace. None is empty."""
+        self._count = 0
         self.dropped = 0
 
     def note(self, ns_id: bytes, keys: Sequence[bytes], *, here: bool) -> int:
         """How many of them found no room."""
-        waiting, dropped = self._waiting, 0
-        for key in keys:
-            name = (ns_id, key)
-            if name in waiting or len(waiting) < self._most:
-                waiting[name] = here
-            else:
-                dropped += 1
+        if not keys:
+            return 0
+        waiting = self._waiting.setdefault(ns_id, {})
+        before, dropped = len(waiting), 0
+        if self._count + len(keys) <= self._most:
+            waiting.update(dict.fromkeys(keys, here))
+        else:
+            dropped = self._note_what_fits(waiting, keys, here)
+        self._count += len(waiting) - before
+        if not waiting:
+            del self._waiting[ns_id]
         self.dropped += dropped
         return dropped
 
+    def _note_what_fits(self, waiting: dict[bytes, bool], keys: Sequence[bytes], here: bool) -> int:
+        room, dropped = self._most - self._count + len(waiting), 0
+        for key in keys:
+            if key in waiting or len(waiting) < room:
+                waiting[key] = here
+            else:
+                dropped += 1
+        return dropped
+
     def take(self, most: int) -> list[Batch]:
-        """Up to `most` blocks, the oldest first, sorted into batches."""
-        batches: dict[tuple[bytes, bool], Batch] = {}
-        for _ in range(min(most, len(self._waiting))):
-            (ns_id, key), here = self._waiting.popitem(last=False)
-            batches.setdefault((ns_id, here), Batch(ns_id, here, [])).keys.append(key)
-        return list(batches.values())
+        """Up to `most` blocks, sorted into batches: a namespace's oldest first, and the namespaces in turn."""
+        batches: list[Batch] = []
+        while most > 0 and self._waiting:
+            ns_id = next(iter(self._waiting))
+            some = self._taken(ns_id, most)
+            most -= len(some)
+            self._count -= len(some)
+            for here in (True, False):
+                keys = [key for key, is_here in some.items() if is_here is here]
+                if keys:
+                    batches.append(Batch(ns_id, here, keys))
+        return batches
+
+    def _taken(self, ns_id: bytes, most: int) -> dict[bytes, bool]:
+        waiting = self._waiting.pop(ns_id)
+        if len(waiting) <= most:
+            return waiting
+        some = dict(islice(waiting.items(), most))
+        for key in some:
+            del waiting[key]
+        self._waiting[ns_id] = waiting
+        return some
 
     def among(self, ns_id: bytes, keys: Sequence[bytes]) -> set[bytes]:
         """Which of these wait."""
-        return {key for key in keys if (ns_id, key) in self._waiting}
+        waiting = self._waiting.get(ns_id, {})
+        return {key for key in keys if key in waiting}
 
     def clear(self) -> None:
         self._waiting.clear()
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return self._count

@@ -6,8 +6,10 @@ answers along. Here a failure makes the Cluster's map be read anew, on connectio
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from mooncask.daemon.directory.lines import Lines
 
 LEARN_SECONDS = 1.0
 """Between two readings of the map."""
@@ -19,10 +21,17 @@ class ClusterClient:
     """`connect` makes a client of the package, which knows who has each slot once it is initialized."""
 
     def __init__(
-        self, connect: Callable[[], Any], slot_of: Callable[[Any], int], again: tuple[type[Exception], ...]
+        self,
+        connect: Callable[[], Any],
+        slot_of: Callable[[Any], int],
+        again: tuple[type[Exception], ...],
+        lines_to: Callable[[Any], Lines],
     ) -> None:
         self._connect = connect
         self._slot_of = slot_of
+        self._lines_to = lines_to
+        self._lines: dict[str, Lines] = {}
+        """To the members of the map, by name."""
         self._again: tuple[type[Exception], ...] = (*again, ConnectionError)
         self._client: Any = None
         self._retired: Any = None
@@ -42,6 +51,20 @@ class ClusterClient:
             await self._learn(client)
         return await self._member(self._client, slot).execute_command(*arguments)
 
+    def lines_for(self, keys: Sequence[bytes]) -> list[tuple[Lines, list[int]]]:
+        """Who has these keys, with the places of each one's. Those of whom no member is known are left out."""
+        found: dict[str, tuple[Lines, list[int]]] = {}
+        for place, key in enumerate(keys):
+            try:
+                member = self._member(self._client, self._slot_of(key))
+            except ConnectionError:
+                continue
+            if member.name not in found:
+                lines = self._lines.get(member.name) or self._lines.setdefault(member.name, self._lines_to(member))
+                found[member.name] = (lines, [])
+            found[member.name][1].append(place)
+        return list(found.values())
+
     def _member(self, client: Any, slot: int) -> Any:
         members = client.nodes_manager.slots_cache.get(slot) if client is not None else None
         if not members:
@@ -60,10 +83,17 @@ class ClusterClient:
                 await new.aclose()
                 raise
             retired, self._retired, self._client = self._retired, self._client, new
+            await self._close_lines()
             if retired is not None:
                 await retired.aclose()
 
+    async def _close_lines(self) -> None:
+        lines, self._lines = list(self._lines.values()), {}
+        for one in lines:
+            await one.close()
+
     async def aclose(self) -> None:
+        await self._close_lines()
         for client in (self._retired, self._client):
             if client is not None:
                 await client.aclose()

@@ -7,8 +7,8 @@ back. A server that is alone has no parts: what fails there is raised.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 from mooncask.daemon.directory.scripts import Script
 from mooncask.errors import PeerUnavailable
@@ -19,6 +19,19 @@ PARTS_MAX = 4096
 RUNS_MAX = 256
 PATIENCE_SECONDS = 0.2
 """A call that had less time than this says nothing about who was asked."""
+
+
+class Call(NamedTuple):
+    """Locations of one shard: MGET, or a script with its arguments."""
+
+    keys: Sequence[bytes]
+    script: Script | None = None
+    arguments: Sequence[bytes | int] = ()
+
+    @property
+    def part(self) -> bytes:
+        location = self.keys[0]
+        return location[: location.index(b"}") + 1]
 
 
 class Server(Protocol):
@@ -32,6 +45,11 @@ class Server(Protocol):
     async def run(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes | int], deadline: float
     ) -> Any: ...
+
+    async def carry_out(self, calls: Sequence[Call], deadline: float) -> list[Any]:
+        """Together, for less than one by one: for each its answer, or PeerUnavailable in the place of it. A call may be carried out
+        twice when a connection ends meanwhile."""
+        ...
 
     async def runs(self, deadline: float) -> set[str]:
         """Of a Cluster: the runs of those members that answer. A member that starts anew, or a replica that takes over, is another run."""
@@ -54,23 +72,33 @@ class Parts:
         """How many are lost."""
         return len(self._lost)
 
-    async def attempt(self, location: bytes, call: Callable[[], Awaitable[Any]]) -> Any:
-        """What the call answers; None when the part of this location does not. Raises PeerUnavailable for a server that is alone."""
-        if not self._server.sharded:
-            return await call()
-        part = location[: location.index(b"}") + 1]
-        if part in self._lost:
-            return None
+    async def carry_out(self, calls: Sequence[Call], deadline: float) -> list[Any]:
+        """What each answers; None when its part does not. Raises PeerUnavailable for a server that is alone."""
         began = time.monotonic()
-        try:
-            return await call()
-        except PeerUnavailable as error:
-            hurried = isinstance(error.__cause__, TimeoutError) and time.monotonic() - began < PATIENCE_SECONDS
-            if not hurried and len(self._lost) < PARTS_MAX:
-                if not self._lost:
-                    log.warning("a part of the directory does not answer: %s; the others are used", error.why[:200])
-                self._lost.add(part)
-            return None
+        if not self._server.sharded:
+            answers = await self._server.carry_out(calls, deadline)
+            for answer in answers:
+                if isinstance(answer, PeerUnavailable):
+                    raise answer
+            return answers
+        asked = [index for index, call in enumerate(calls) if call.part not in self._lost]
+        found: list[Any] = [None] * len(calls)
+        for index, answer in zip(
+            asked, await self._server.carry_out([calls[index] for index in asked], deadline), strict=True
+        ):
+            if isinstance(answer, PeerUnavailable):
+                self._failed(calls[index].part, answer, began)
+            else:
+                found[index] = answer
+        return found
+
+    def _failed(self, part: bytes, error: PeerUnavailable, began: float) -> None:
+        """A call that began then. One that was in a hurry says nothing."""
+        hurried = isinstance(error.__cause__, TimeoutError) and time.monotonic() - began < PATIENCE_SECONDS
+        if not hurried and len(self._lost) < PARTS_MAX:
+            if not self._lost:
+                log.warning("a part of the directory does not answer: %s; the others are used", error.why[:200])
+            self._lost.add(part)
 
     async def forgotten(self, deadline: float) -> bool:
         """Whether a member may have forgotten what it was told: who tells nothing meanwhile would not notice it."""

@@ -11,18 +11,17 @@ A Cluster is down when the server with the nodes' records is; another one that i
 import asyncio
 import contextlib
 import dataclasses
-import functools
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
 from mooncask.daemon.directory.announcer import Announcements, Batch
 from mooncask.daemon.directory.directory import INCARNATION_BYTES, NodeRecord, Release
 from mooncask.daemon.directory.pacing import KEYS_MAX, Pace
-from mooncask.daemon.directory.parts import PATIENCE_SECONDS, Parts, Server
+from mooncask.daemon.directory.parts import PATIENCE_SECONDS, Call, Parts, Server
 from mooncask.daemon.directory.scripts import (
     ANNOUNCE,
     GONE,
@@ -33,8 +32,7 @@ from mooncask.daemon.directory.scripts import (
     SEEN,
     STRANGERS,
     WITHDRAW,
-    location_key,
-    namespace_tag,
+    locations,
     shard_of,
 )
 from mooncask.daemon.directory.values import parsed_incarnations, parsed_record
@@ -128,8 +126,9 @@ class ValkeyDirectory:
         deadline = min(deadline, began + LOOKUP_SECONDS_MAX)
         self._counters["directory_lookups"] += 1
         try:
-            found = await self._read(ns_id, keys, deadline)
-            await self._meet(found, deadline)
+            values = await self._read(ns_id, keys, deadline)
+            holders = {value: parsed_incarnations(value) for value in set(values)}  # a few nodes have all of it
+            await self._meet(holders.values(), deadline)
         except PeerUnavailable as error:
             self._counters["directory_lookup_failures"] += 1
             now = time.monotonic()
@@ -138,7 +137,8 @@ class ValkeyDirectory:
             ):
                 self._fail(error, began)
             return [[] for _ in keys]
-        return [[one for one in holders if one in self._nodes] for holders in found]
+        live = {value: [one for one in some if one in self._nodes] for value, some in holders.items()}
+        return [live[value].copy() for value in values]
 
     def node(self, incarnation: bytes) -> NodeRecord | None:
         return self._nodes.get(incarnation)
@@ -150,21 +150,16 @@ class ValkeyDirectory:
         age = time.monotonic() - self._read_seconds
         return [dataclasses.replace(node, seen_seconds=age) for node in self._nodes.values()]
 
-    async def _read(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[list[bytes]]:
-        tag = namespace_tag(ns_id)
-        found: list[list[bytes]] = [[] for _ in keys]
-
-        async def read(which: list[int]) -> None:
-            names = [location_key(tag, keys[index]) for index in which]
-            read = functools.partial(self._server.command, "MGET", *names, deadline=deadline)
-            values = await self._parts.attempt(names[0], read)
+    async def _read(self, ns_id: bytes, keys: Sequence[bytes], deadline: float) -> list[bytes | None]:
+        names, wave = locations(ns_id, keys), self._calls(keys)
+        found: list[bytes | None] = [None] * len(keys)
+        answers = await self._parts.carry_out([Call([names[index] for index in which]) for which in wave], deadline)
+        for which, values in zip(wave, answers, strict=True):
             for index, value in zip(which, values or [], strict=values is not None):
-                found[index] = parsed_incarnations(value)
-
-        await _all(read(which) for which in self._calls(keys))
+                found[index] = value
         return found
 
-    async def _meet(self, found: list[list[bytes]], deadline: float) -> None:
+    async def _meet(self, found: Iterable[list[bytes]], deadline: float) -> None:
         """A node that is not known may have come since the nodes were read."""
         strangers = {one for holders in found for one in holders} - self._nodes.keys() - {self._me}
         if strangers and time.monotonic() - self._read_seconds > REFRESH_SECONDS:
@@ -172,12 +167,13 @@ class ValkeyDirectory:
 
     def _calls(self, keys: Sequence[bytes], most: int = CALL_KEYS) -> list[list[int]]:
         """Indexes of the keys, call by call."""
-        if not self._server.sharded:
-            return [list(range(first, min(first + most, len(keys)))) for first in range(0, len(keys), most)]
         shards: dict[int, list[int]] = {}
-        for index, key in enumerate(keys):
-            shards.setdefault(shard_of(key), []).append(index)
-        return list(shards.values())
+        if not self._server.sharded:
+            shards[0] = list(range(len(keys)))
+        else:
+            for index, key in enumerate(keys):
+                shards.setdefault(shard_of(key), []).append(index)
+        return [some[at : at + most] for some in shards.values() for at in range(0, len(some), most)]
 
     # --- telling ---
 
@@ -214,20 +210,19 @@ class ValkeyDirectory:
         coming = self._news.among(ns_id, keys).union(*(batch.keys for batch in self._sending if batch.ns_id == ns_id))
         answers = [Release.NOT_NOW for _ in keys]
         asked = [index for index, key in enumerate(keys) if key not in coming]
-        tag, arguments = namespace_tag(ns_id), [self._me, *self._nodes]
+        names, arguments = locations(ns_id, [keys[index] for index in asked]), [self._me, *self._nodes]
         fresh = time.monotonic() - self._read_seconds <= REFRESH_SECONDS
         meanings = {RELEASED: Release.ELSEWHERE, STRANGERS: Release.LAST if fresh else Release.NOT_NOW}
-
-        async def ask(which: list[int]) -> None:
-            names = [location_key(tag, keys[asked[index]]) for index in which]
-            run = functools.partial(self._server.run, RELEASE, names, arguments, deadline)
-            said = await self._parts.attempt(names[0], run)
-            for place, index in enumerate(which):
-                answers[asked[index]] = Release.UNKNOWN if said is None else meanings.get(said[place], Release.LAST)
-
+        wave = self._calls([keys[index] for index in asked])
         began = time.monotonic()
         try:
-            await _all(ask(which) for which in self._calls([keys[index] for index in asked]))
+            said = await self._parts.carry_out(
+                [Call([names[index] for index in which], RELEASE, arguments) for which in wave], deadline
+            )
+            for which, answer in zip(wave, said, strict=True):
+                for place, index in enumerate(which):
+                    meaning = Release.UNKNOWN if answer is None else meanings.get(answer[place], Release.LAST)
+                    answers[asked[index]] = meaning
             if not fresh and any(answers[index] is Release.NOT_NOW for index in asked):
                 await self._read_nodes(deadline)
         except PeerUnavailable as error:
@@ -259,26 +254,27 @@ class ValkeyDirectory:
                 self._retell.set()
 
     async def _write(self, batch: Batch, incarnation: bytes) -> None:
-        tag = namespace_tag(batch.ns_id)
+        names = locations(batch.ns_id, batch.keys)
         script = ANNOUNCE if batch.here else WITHDRAW
         arguments: list[bytes | int] = [incarnation, *[LOCATION_SECONDS * 1000] * batch.here]
-
-        async def write(which: list[int]) -> None:
-            names = [location_key(tag, batch.keys[index]) for index in which]
-            deadline = time.monotonic() + WRITE_SECONDS
-            run = functools.partial(self._server.run, script, names, arguments, deadline)
-            shared = await self._parts.attempt(names[0], run)  # a part that is lost is told when it is back
-            if batch.here and shared:
-                self.on_shared(batch.ns_id, [batch.keys[which[place - 1]] for place in shared])
-
         for wave in self._waves(batch.keys):
             began = time.monotonic()
-            await _all(write(which) for which in wave)
+            calls = [Call([names[index] for index in which], script, arguments) for which in wave]
+            answers = await self._parts.carry_out(calls, began + WRITE_SECONDS)  # a lost part is told when it is back
             self._pace.took(sum(map(len, wave)), time.monotonic() - began)
+            if batch.here:
+                self._note_shared(batch, wave, answers)
         if batch.here:
             self._counters["directory_announced"] += len(batch.keys)
         else:
             self._counters["directory_withdrawn"] += len(batch.keys)
+
+    def _note_shared(self, batch: Batch, wave: list[list[int]], answers: list[list[int] | None]) -> None:
+        """Blocks that others have announced as well."""
+        answered = [(which, places) for which, places in zip(wave, answers, strict=True) if places]
+        shared = [batch.keys[which[place - 1]] for which, places in answered for place in places]
+        if shared:
+            self.on_shared(batch.ns_id, shared)
 
     def _waves(self, keys: Sequence[bytes]) -> Iterator[list[list[int]]]:
         """Calls that are under way together. What a Cluster gets of one shard is one call however little it is: a call costs this
@@ -389,10 +385,3 @@ class ValkeyDirectory:
         except PeerUnavailable:
             pass
         await self._server.close()
-
-
-async def _all(works: Iterator[Awaitable[None]]) -> None:
-    """Side by side; the first failure is raised when all have ended."""
-    for outcome in await asyncio.gather(*works, return_exceptions=True):
-        if isinstance(outcome, BaseException):
-            raise outcome

@@ -12,7 +12,7 @@ from directory_world import NS, OTHER_NS, World, found, holders_are, keys_of, so
 
 from mooncask.daemon.config import ClusterSection
 from mooncask.daemon.directory.directory import NodeRecord, Release, new_incarnation
-from mooncask.daemon.directory.scripts import HOLDERS_MAX, NODE_KEY, NODES_KEY, location_key, namespace_tag
+from mooncask.daemon.directory.scripts import HOLDERS_MAX, NODE_KEY, NODES_KEY, locations
 from mooncask.daemon.directory.valkey_client import open_valkey_directory
 
 
@@ -184,7 +184,7 @@ async def test_what_others_have_put_where_locations_and_nodes_are_is_no_news_of_
     server: DirectoryServer, world: World
 ) -> None:
     keys = [bytes([65 + number]) * 16 for number in range(5)]
-    listed, long, short, *_ = names = [location_key(namespace_tag(NS), key).decode() for key in keys]
+    listed, long, short, *_ = names = [name.decode() for name in locations(NS, keys)]
     server.command("RPUSH", listed, "something")
     server.command("SET", long, "x" * 1_000_000)
     server.command("SET", short, "x" * 15)
@@ -206,6 +206,31 @@ async def test_what_others_have_put_where_locations_and_nodes_are_is_no_news_of_
         await found(two, keys, 0)
         assert world.counters["directory_failures"] == world.counters["directory_lookup_failures"] == 0
         assert [node.name for node in await two.nodes(soon())] == ["n1"]
+
+
+async def test_a_server_that_closed_its_connections_or_forgot_the_scripts_is_asked_again_without_anybody_noticing(
+    server: DirectoryServer, world: World
+) -> None:
+    keys = keys_of(1500)
+    async with world.node("n1") as one, world.node("n2") as two:
+        one.announce(NS, keys[:500])
+        await found(two, keys[:500], 1)
+        server.command("CLIENT", "KILL", "TYPE", "normal")
+        assert all(await two.lookup(NS, keys[:500], soon()))
+        one.announce(NS, keys[500:1000])
+        await found(two, keys[:1000], 1)
+        server.command("SCRIPT", "FLUSH")
+        one.announce(NS, keys[1000:])
+        await found(two, keys, 1)
+        assert world.counters["directory_failures"] == world.counters["directory_lookup_failures"] == 0
+
+
+async def test_a_location_is_of_its_namespace_and_shard_and_no_longer_than_what_a_server_keeps_in_32_bytes() -> None:
+    keys = keys_of(2000)
+    names = locations(NS, keys)
+    assert all(name.endswith(b"}" + key) and len(name) == 30 for name, key in zip(names, keys, strict=True))
+    parts = {name[: name.index(b"}") + 1] for name in names}
+    assert len(parts) == 64 and parts.isdisjoint(name[:14] for name in locations(OTHER_NS, keys))
 
 
 async def test_a_look_up_that_this_nodes_own_work_made_late_does_not_count_against_the_server(world: World) -> None:
