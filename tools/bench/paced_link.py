@@ -20,8 +20,6 @@ from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
 from mooncask.engine_adapter.transformers.store_link import PRIORITY_NEUTRAL, StoreAddress, StoreLink, StoreSession
 from mooncask.engine_adapter.transformers.stored_chunk import StoredChunk
 
-PIECES_MAX = 1 << 16
-"""Layers of chunks that may wait; more than the longest prompt has."""
 LOOK_SECONDS = 0.005
 """So often the lane looks at the clock while it waits: a prefill that is quicker than it was alone moves it on in steps."""
 
@@ -79,7 +77,8 @@ class Lane:
 
     def __init__(self) -> None:
         self.pace(float("inf"), Progress())
-        self._pieces: queue.Queue[Piece | None] = queue.Queue(PIECES_MAX)
+        # Holds no more than a prompt's layers of chunks; of Python's queues the one whose put waits for nobody.
+        self._pieces: queue.SimpleQueue[Piece | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mooncask-bench-lane", daemon=True)
         self._thread.start()
 
@@ -101,13 +100,14 @@ class Lane:
 
     def wait(self) -> None:
         """Until everything is through."""
-        self._pieces.join()
+        done = threading.Event()
+        self.put(0, done.set)
+        done.wait()
 
     def _run(self) -> None:
         while (piece := self._pieces.get()) is not None:
             self._bucket.take(piece.size_bytes, piece.came_at)
             piece.store()
-            self._pieces.task_done()
 
     def __enter__(self) -> Self:
         return self
