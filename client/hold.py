@@ -14,6 +14,8 @@ class HoldRequest(Answer, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()
     seconds: float = 60.0
     share: float = 1.0
+    renew: bool = False
+    """Only if there is such a hold: one that somebody has ended meanwhile stays ended, and nothing is held."""
 
 
 class Holding(Answer, frozen=True, kw_only=True):

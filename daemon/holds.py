@@ -40,11 +40,18 @@ class Holds:
         return len(self._holds)
 
     async def put(
-        self, namespace: Namespace, name: str, keys: Sequence[bytes], seconds: float, share: float
+        self,
+        namespace: Namespace,
+        name: str,
+        keys: Sequence[bytes],
+        seconds: float,
+        share: float,
+        renew: bool = False,
     ) -> list[int]:
         """Holds these blocks under this name for `seconds`, in place of what it held before; 0 seconds end it.
 
-        Returns the positions of keys that are not here: those are not held. `share`: of NVMe (of DRAM without one), what may be
+        Returns the positions of keys that are not here: those are not held. With `renew` a hold that is not there (any more) is
+        not made. `share`: of NVMe (of DRAM without one), what may be
         pinned in all; beyond it PinLimitExceeded is raised, as where the store's own limit is, and the hold is as it was.
         Raises BadRequest.
         """
@@ -54,9 +61,14 @@ class Holds:
         if seconds <= 0:
             self._end(owner)
             return []
+        if before is None and renew:
+            return list(range(len(keys)))
         if before is None and len(self._holds) >= HOLDS_MAX:
             raise BadRequest(f"there are {HOLDS_MAX} holds already; end some")
         hold = await self._held(namespace, keys, share)
+        if renew and owner not in self._holds:  # ended while this one was put together
+            self._release(hold)
+            return list(range(len(keys)))
         self._end(owner)
         loop = asyncio.get_running_loop()
         hold.end = loop.call_later(seconds, self._end, owner)

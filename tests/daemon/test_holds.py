@@ -15,9 +15,11 @@ from mooncask.client.local import LocalClient
 from mooncask.errors import BadRequest, PinLimitExceeded
 
 
-async def hold(pages: PagesOf, name: str, numbers: list[int], seconds: float = 60.0, share: float = 1.0) -> Holding:
+async def hold(
+    pages: PagesOf, name: str, numbers: list[int], seconds: float = 60.0, share: float = 1.0, renew: bool = False
+) -> Holding:
     keys = tuple(key(number).hex() for number in numbers)
-    request = HoldRequest(namespace="kv-a", name=name, keys=keys, seconds=seconds, share=share)
+    request = HoldRequest(namespace="kv-a", name=name, keys=keys, seconds=seconds, share=share, renew=renew)
     return await pages.ask(ControlClient.hold, request)
 
 
@@ -55,6 +57,17 @@ async def test_a_hold_ends_by_its_time() -> None:
         while await pins(pages, 1):
             assert time.monotonic() < until
             await asyncio.sleep(0.01)
+
+
+async def test_a_hold_that_was_ended_is_not_renewed_and_one_that_is_there_takes_more() -> None:
+    async with running_pages() as pages:
+        await pages.put_chain(await open_kv(pages.client, "kv-a"), [key(1), key(2)])
+        await hold(pages, "c1", [1])
+        assert await hold(pages, "c1", [1, 2], renew=True) == Holding(held_blocks=2)
+        assert [await pins(pages, number) for number in (1, 2)] == [1, 1]
+        await hold(pages, "c1", [], seconds=0)
+        assert await hold(pages, "c1", [1, 2], renew=True) == Holding(held_blocks=0, missing=(0, 1))
+        assert [await pins(pages, number) for number in (1, 2)] == [0, 0]
 
 
 async def test_a_block_that_came_anew_is_not_let_go_by_a_hold_of_the_old_one() -> None:

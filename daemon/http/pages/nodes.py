@@ -72,5 +72,7 @@ class NodePages:
         request = await asked.form(HoldRequest, self._service.config.http)
         namespace = self._service.door.find(asked.caller.tenant, request.namespace)
         keys = [key_of(namespace, key) for key in request.keys]
-        missing = await self._service.holds.put(namespace, request.name, keys, request.seconds, request.share)
+        missing = await self._service.holds.put(
+            namespace, request.name, keys, request.seconds, request.share, request.renew
+        )
         return Holding(held_blocks=len(keys) - len(missing), missing=tuple(missing))
