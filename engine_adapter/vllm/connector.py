@@ -14,6 +14,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
     KVConnectorWorkerMetadata,
     SupportsHMA,
 )
@@ -21,7 +22,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.extras import LoraDigests, describe
-from mooncask.engine_adapter.vllm.family import check_supported, family_of, shard_of
+from mooncask.engine_adapter.vllm.family import check_layerwise, check_supported, family_of, groups_of, shard_of
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import StepPlan, WorkerHello, WorkerReport
 from mooncask.engine_adapter.vllm.scheduling import Scheduled, SchedulerSide
@@ -33,7 +34,7 @@ from mooncask.errors import ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
-    from vllm.v1.core.kv_cache_manager import KVCacheBlocks
+    from vllm.v1.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
     from vllm.v1.core.sched.output import SchedulerOutput
     from vllm.v1.kv_cache_interface import KVCacheConfig
     from vllm.v1.outputs import KVConnectorOutput
@@ -61,7 +62,8 @@ class ReportMetadata(KVConnectorWorkerMetadata):  # type: ignore[misc]  # the ch
 
 
 class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc]  # the checkers' environment has no vLLM
-    """Loads are asynchronous: a request waits, without holding back others, until all its blocks are in."""
+    """Loads are asynchronous (a request waits, without holding back others, until all its blocks are in), but where
+    `load_mode` wants those that can be within the step that computes the request."""
 
     def __init__(self, vllm_config: "VllmConfig", role: KVConnectorRole, kv_cache_config: "KVCacheConfig") -> None:
         """Raises ConfigError for wrong settings, UnsupportedModel for KV that can't be stored."""
@@ -69,25 +71,30 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         transfer = vllm_config.kv_transfer_config
         assert transfer is not None
         _log_like_vllm()
-        check_supported(vllm_config, kv_cache_config)
+        check_supported(vllm_config)
+        self.groups = groups_of(vllm_config, kv_cache_config)
         if transfer.kv_load_failure_policy != "recompute":
             wanted = (
                 '"recompute": what the store has lost since it was asked is computed, instead of failing the request'
             )
             raise ConfigError("kv_load_failure_policy", transfer.kv_load_failure_policy, wanted)
         self.settings = ConnectorSettings.parse(transfer.kv_connector_extra_config)
+        if self.settings.layerwise:
+            check_layerwise(vllm_config, self.groups)
         self.counters = Counters()
         self.scheduler: SchedulerSide | None = None
         self.worker: WorkerSide | None = None
         self._config, self._kv_cache = vllm_config, kv_cache_config
         self._reads, self._writes = transfer.is_kv_consumer, transfer.is_kv_producer
         self._hello: WorkerHello | None = None
+        self._cache_manager: KVCacheManager | None = None
 
     # --- worker ---
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
         config = self._config
-        planes = KvPlanes.of(kv_caches, self._kv_cache.num_blocks, config.model_config.model)
+        groups = [group.layer_names for group in self._kv_cache.kv_cache_groups]
+        planes = KvPlanes.of(kv_caches, self._kv_cache.num_blocks, config.model_config.model, groups)
         layers = config.compilation_config.static_forward_context
         family = family_of(
             config, planes, vllm.__version__, {name: layers[name] for name in kv_caches if name in layers}
@@ -97,21 +104,25 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         block_tokens = config.cache_config.block_size
         namespace = shard.namespace(self.settings.namespace)
         self._hello = WorkerHello(family, shard.name, namespace, planes.block_bytes, block_tokens)
-        self.worker = WorkerSide(self.settings, self._hello, planes, self.counters, self._writes and shard.writes)
+        writes = self._writes and shard.writes
+        self.worker = WorkerSide(self.settings, self._hello, planes, self.counters, self.groups, writes)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return HelloMetadata(self._hello) if self._hello is not None else None
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         if self.worker is not None:
-            self.worker.revoke(_plan(kv_connector_metadata).preempted)
+            plan = _plan(kv_connector_metadata)
+            self.worker.revoke(plan.preempted)
+            self.worker.capture(plan.leaving)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         if self.worker is not None:
             self.worker.start_loads(_plan(self._get_connector_metadata()))
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Loads are over before a request is scheduled."""
+        if self.worker is not None:
+            self.worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
         """On CPU a step's blocks are copied out after it, in threads."""
@@ -120,11 +131,11 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         if self.worker is not None:
             self.worker.start_saves(_plan(self._get_connector_metadata()))
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self.worker is None:
-            return None, None
+            return KVConnectorTransferResults()
         over = self.worker.finished(_plan(self._get_connector_metadata()))
-        return over.sent or None, over.received or None
+        return KVConnectorTransferResults(over.sent, over.received, over.failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return self.worker.failed_blocks() if self.worker is not None else set()
@@ -147,6 +158,7 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
             connection,
             self.counters,
             lambda request: describe(request, loras),
+            self.groups,
             reads=self._reads,
             writes=self._writes,
             hands_over=self._writes and not self._reads,
@@ -161,11 +173,14 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         if self.scheduler is None:
             return 0, False
         tokens = self.scheduler.matched(request, num_computed_tokens)
-        return tokens, bool(tokens)
+        return tokens, bool(tokens) and not self.scheduler.loads_in_step(request.request_id)
 
     def update_state_after_alloc(self, request: "Request", blocks: "KVCacheBlocks", num_external_tokens: int) -> None:
         if self.scheduler is not None:
-            self.scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+            self.scheduler.allocated(request, blocks.get_block_ids(), num_external_tokens)
+
+    def bind_kv_cache_manager(self, kv_cache_manager: "KVCacheManager") -> None:
+        self._cache_manager = kv_cache_manager
 
     def build_connector_meta(self, scheduler_output: "SchedulerOutput") -> KVConnectorMetadata:
         if self.scheduler is None:
@@ -177,7 +192,10 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
     def update_connector_output(self, connector_output: "KVConnectorOutput") -> None:
         meta = connector_output.kv_connector_worker_meta
         if self.scheduler is not None:
-            self.scheduler.reported(meta.report if isinstance(meta, ReportMetadata) else None)
+            wrong = self.scheduler.reported(meta.report if isinstance(meta, ReportMetadata) else None)
+            if wrong and self._cache_manager is not None:
+                # vLLM computes them anew, but until then its prefix cache would give them to others.
+                self._cache_manager.evict_blocks(wrong)
 
     def request_finished(self, request: "Request", block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
         return self.request_finished_all_groups(request, (block_ids,))
@@ -195,6 +213,10 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         return True
 
     # --- both ---
+
+    @classmethod
+    def requires_piecewise_for_cudagraph(cls, extra_config: dict[str, Any]) -> bool:
+        return ConnectorSettings.parse(extra_config).layerwise
 
     def get_kv_connector_stats(self) -> MooncaskStats | None:
         new = self.counters.take()
@@ -232,14 +254,13 @@ def _plan(metadata: KVConnectorMetadata) -> StepPlan:
 def _scheduled(output: "SchedulerOutput") -> list[Scheduled]:
     tokens, found = output.num_scheduled_tokens, []
     for new in output.scheduled_new_reqs:
-        computed = new.num_computed_tokens + tokens[new.req_id]
-        found.append(Scheduled(new.req_id, computed, list(new.block_ids[0]), True))
+        before = new.num_computed_tokens
+        found.append(Scheduled(new.req_id, before, before + tokens[new.req_id], new.block_ids, True))
     cached = output.scheduled_cached_reqs
     columns = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
-    for request_id, block_ids, computed in columns:
-        new_ids = list(block_ids[0]) if block_ids is not None else []
+    for request_id, block_ids, before in columns:
         resumed = request_id in cached.resumed_req_ids
-        found.append(Scheduled(request_id, computed + tokens[request_id], new_ids, resumed))
+        found.append(Scheduled(request_id, before, before + tokens[request_id], block_ids or (), resumed))
     return found
 
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import LAYOUT, KvPlanes
 from mooncask.engine_adapter.vllm.shards import Shard
 from mooncask.engine_adapter.weights import weights_digest
@@ -17,8 +18,10 @@ from mooncask.errors import ConfigError, UnsupportedModel
 NOT_OF_THE_MODEL = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 WHOLE_PROMPT_ROPES = {"dynamic", "longrope"}
 """Rotary embeddings whose K depends on more than the token's position."""
-ATTENTION = {"FullAttentionSpec", "MLAAttentionSpec"}
+FULL = {"FullAttentionSpec", "MLAAttentionSpec"}
 """KV cache kinds that keep every token of a request, each at its own place."""
+SLIDING = "SlidingWindowSpec"
+"""The kind that keeps a window of them, each at its own place until it leaves the window."""
 
 
 def family_of(vllm_config: Any, planes: KvPlanes, version: str, layers: Mapping[str, Any]) -> dict[str, str]:
@@ -78,21 +81,9 @@ def shard_of(parallel: Any, tp_rank: int, pp_rank: int, mla: bool) -> Shard:
     return Shard(tp_rank, parallel.tensor_parallel_size, pp_rank, parallel.pipeline_parallel_size, mla)
 
 
-def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
+def check_supported(vllm_config: Any) -> None:
     """Raises UnsupportedModel for an engine whose KV this connector can't store rightly."""
     name, parallel = vllm_config.model_config.model, vllm_config.parallel_config
-    groups = kv_cache_config.kv_cache_groups
-    kinds = sorted({type(spec).__name__ for group in groups for spec in _specs(group.kv_cache_spec)})
-    wrong = [kind for kind in kinds if kind not in ATTENTION]
-    if wrong and set(wrong) <= {"SlidingWindowSpec"} and len(groups) > 1:
-        why = "its sliding layers drop KV; start vLLM with --disable-hybrid-kv-cache-manager, which keeps all of it"
-        raise UnsupportedModel(name, why)
-    if wrong:
-        raise UnsupportedModel(name, f"KV cache of kind {', '.join(wrong)} is not stored; only full attention is")
-    if len(groups) != 1:
-        raise UnsupportedModel(
-            name, f"it has {len(groups)} KV cache groups; --disable-hybrid-kv-cache-manager makes them one"
-        )
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise UnsupportedModel(name, "context parallelism spreads a block over workers, which is not stored")
     rope = rope_type(vllm_config.model_config.hf_config)
@@ -100,6 +91,39 @@ def check_supported(vllm_config: Any, kv_cache_config: Any) -> None:
         raise UnsupportedModel(name, f"rope type {rope} makes K depend on the whole prompt's length")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise UnsupportedModel(name, "calculate_kv_scales makes KV depend on the first prompt that the engine saw")
+
+
+def groups_of(vllm_config: Any, kv_cache_config: Any) -> KvGroups:
+    """The engine's KV cache groups. Raises UnsupportedModel for kinds that are not stored, by their names: recurrent and linear
+    layers, chunked local attention, and whatever else is neither full attention nor a sliding window."""
+    name, block_tokens = vllm_config.model_config.model, vllm_config.cache_config.block_size
+    groups = [_specs(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups]
+    wrong = sorted({type(spec).__name__ for group in groups for spec in group} - FULL - {SLIDING})
+    if wrong:
+        why = f"KV cache of kind {', '.join(wrong)} is not stored; only full attention and sliding windows are"
+        raise UnsupportedModel(name, why)
+    windows = [{spec.sliding_window if type(spec).__name__ == SLIDING else 0 for spec in group} for group in groups]
+    if any(len(found) != 1 for found in windows):
+        raise UnsupportedModel(name, "layers of one KV cache group have different sliding windows")
+    sizes = {spec.block_size for group in groups for spec in group} if len(groups) > 1 else {block_tokens}
+    if sizes != {block_tokens}:
+        why = f"its KV cache groups have blocks of {', '.join(map(str, sorted(sizes)))} tokens; --disable-hybrid-kv-cache-manager"
+        raise UnsupportedModel(name, f"{why} makes them one, if vLLM can")
+    return KvGroups(block_tokens, tuple(window for (window,) in windows))
+
+
+def check_layerwise(vllm_config: Any, groups: KvGroups) -> None:
+    """Raises ConfigError for an engine that must not load within a step."""
+    setting, scheduling = "kv_connector_extra_config.load_mode", vllm_config.scheduler_config
+    wrong = ""
+    if not groups.fail_by_block:
+        wrong = "one KV cache group of full attention: of other layers vLLM takes no failed blocks (this model: async)"
+    elif scheduling.async_scheduling:
+        wrong = "--no-async-scheduling: vLLM would go on from KV that did not come, a step before it hears of that"
+    elif vllm_config.parallel_config.pipeline_parallel_size > 1:
+        wrong = "no pipeline parallelism: vLLM would go on from KV that did not come, a step before it hears of that"
+    if wrong:
+        raise ConfigError(setting, "layerwise", f"with it, {wrong}")
 
 
 def rope_type(config: Any) -> str:

@@ -2,6 +2,7 @@
 
 Whatever goes wrong ends it: the blocks that were not copied are reported and computed, and no call lasts beyond the
 load's deadline. A daemon that dies in mid-copy takes nothing away: the memory stays mapped while it is read.
+Not here: loads within a step (`layer_loading.py`).
 """
 
 import time
@@ -45,8 +46,13 @@ class Load:
         return LoadDone(self.plan.request_id, self.blocks, len(self.plan.keys), took, size, self.plan.tier, self._late)
 
     @property
+    def complete(self) -> bool:
+        return self.blocks == len(self.plan.keys)
+
+    @property
     def missing_block_ids(self) -> list[int]:
-        return self.plan.block_ids[self.blocks :]
+        """Of the first KV cache group: of several, none may be reported."""
+        return [places[0] for places in self.plan.places[self.blocks :] if places[0] is not None]
 
     def _copy_all(self, deadline: float) -> None:
         client, (handle,) = self._connection.open()
@@ -67,7 +73,7 @@ class Load:
         except BadRequest:
             return  # the step came later than a token is good for: they are leased anew
         with blocks:
-            self._copy(_in_order(blocks, self.plan.keys))
+            self._copy(in_order(blocks, self.plan.keys))
 
     def _copy_acquired(self, client: LocalClient, handle: NamespaceHandle, keys: list[bytes], seconds: float) -> int:
         verify = self._connection.settings.verify
@@ -80,12 +86,12 @@ class Load:
         for block in blocks:
             if block is None or block.size != self._planes.block_bytes:
                 break
-            self._planes.load([self.plan.block_ids[self.blocks]], block.torch(torch.uint8))
+            self._planes.load(self.plan.places[self.blocks], block.torch(torch.uint8))
             self.blocks += 1
         return self.blocks - before
 
 
-def _in_order(blocks: Blocks, keys: Sequence[bytes]) -> list[Block | None]:
+def in_order(blocks: Blocks, keys: Sequence[bytes]) -> list[Block | None]:
     """Adopted leases come as the daemon keeps them; those that ended meanwhile are not among them."""
     by_key = {block.key: block for block in blocks if block is not None}
     found: list[Block | None] = []

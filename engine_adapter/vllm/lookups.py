@@ -58,6 +58,12 @@ class Found:
     seconds: float = 0.0
     wait: bool = False
 
+    @property
+    def all_leased(self) -> bool:
+        """Whether all that can be loaded is leased, and so in DRAM: nothing is waited for any more."""
+        count = self.blocks - self.start
+        return bool(self.leases) and all(len(lease) >= count for lease in self.leases)
+
     def release(self) -> None:
         for lease in self.leases:
             lease.close()

@@ -19,11 +19,11 @@ class WorkerHello:
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
-    """Blocks to copy into the engine's cache: keys[i] goes to block block_ids[i]."""
+    """Blocks to copy into the engine's cache: keys[i] goes to the blocks places[i], one a KV cache group."""
 
     request_id: str
     keys: list[bytes]
-    block_ids: list[int]
+    places: list[tuple[int | None, ...]]
     tokens: dict[str, bytes]
     """By shard: adopts the leases of the first blocks."""
     wait: bool
@@ -32,6 +32,8 @@ class LoadPlan:
     """How long the look-up took, in which blocks came into DRAM already."""
     tier: int
     """The slowest one that the blocks were in; 0 for a hand-over, which is waited for wherever it comes from."""
+    layerwise: bool = False
+    """The step that it is in computes the request: each layer waits for its own KV."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class SavePlan:
     parents: list[bytes]
     first: int
     """Depth of the first block in its chain."""
-    block_ids: list[int]
+    places: list[tuple[int | None, ...]]
     published_tokens: list[list[int]]
     """Each block's, for KV events; empty when they are not to be told."""
 
@@ -57,6 +59,9 @@ class StepPlan:
     saves: list[SavePlan] = field(default_factory=list)
     preempted: frozenset[str] = frozenset()
     """Their blocks are somebody else's from this step on."""
+    leaving: dict[str, int] = field(default_factory=dict)
+    """Requests with saves under way, and the first block of each that sliding windows have not left behind: those before it
+    may be somebody else's from this step on."""
     released: frozenset[str] = frozenset()
     """Finished requests whose blocks vLLM frees when a worker says that nothing reads them any more."""
     computes: bool = True

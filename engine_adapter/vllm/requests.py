@@ -13,6 +13,7 @@ from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.handover import wants_remote_decode
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras, KeyChain
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.lookups import Lookups
 from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestState
 
@@ -27,11 +28,17 @@ Describe = Callable[[EngineRequest], tuple[BlockExtras, str]]
 
 class Requests:
     def __init__(
-        self, connection: StoreConnection, lookups: Lookups, counters: Counters, describe: Describe, writes: bool
+        self,
+        connection: StoreConnection,
+        lookups: Lookups,
+        counters: Counters,
+        describe: Describe,
+        groups: KvGroups,
+        writes: bool,
     ) -> None:
         self.states: dict[str, RequestState] = {}
         self._connection, self._lookups, self._counters = connection, lookups, counters
-        self._describe, self._writes = describe, writes
+        self._describe, self._groups, self._writes = describe, groups, writes
         self._said: set[str] = set()
         self._epoch = b""
         """In every root, once the engine was told to forget what it stored."""
@@ -41,8 +48,7 @@ class Requests:
         """The request's state, made when it is new."""
         state = self.states.get(request.request_id)
         if state is None:
-            block_tokens = self._connection.shards[0].block_tokens
-            state = self.states[request.request_id] = RequestState(request, block_tokens)
+            state = self.states[request.request_id] = RequestState(request, self._groups)
             self.has_chain(state)
         return state
 

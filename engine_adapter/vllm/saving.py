@@ -1,7 +1,7 @@
 """One save, in a thread of its own: places reserved, blocks copied out of the engine's cache, committed.
 
-The engine's blocks may become another request's: `revoke` returns when no byte of them will be read any more. It waits
-for a copy under way (milliseconds), never for the daemon.
+The engine's blocks may become another request's: `revoke` and `capture` return when no byte of those that go will be read
+any more. They wait for a copy under way (milliseconds), never for the daemon.
 """
 
 import threading
@@ -17,33 +17,83 @@ from mooncask.engine_adapter.vllm.messages import SavePlan
 from mooncask.errors import MooncaskError
 
 
+class CaptureRoom:
+    """How much memory blocks may take that the engine takes back before they are saved. Any thread may use it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._left = bytes_max
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> bool:
+        """False when there is no room for `size` bytes more."""
+        with self._lock:
+            if self._left < size:
+                return False
+            self._left -= size
+            return True
+
+    def give_back(self, size: int) -> None:
+        with self._lock:
+            self._left += size
+
+
 class Save:
-    def __init__(self, plan: SavePlan, connection: StoreConnection, planes: KvPlanes, counters: Counters) -> None:
+    def __init__(
+        self, plan: SavePlan, connection: StoreConnection, planes: KvPlanes, counters: Counters, room: CaptureRoom
+    ) -> None:
         self.plan = plan
-        self._connection, self._planes, self._counters = connection, planes, counters
+        self._connection, self._planes, self._counters, self._room = connection, planes, counters, room
         self._copying = threading.Lock()
-        self._revoked = False
+        self._copied = 0
+        """Blocks that are out of the engine's cache, from the first on."""
+        self._captured: dict[int, torch.Tensor] = {}
+        self._stop = len(plan.keys)
+        """Blocks from this one on are not saved: they are gone, or were given up."""
 
     def revoke(self) -> None:
         """Blocks that were not copied yet are not saved."""
         with self._copying:
-            self._revoked = True
+            self._stop = 0
+
+    def capture(self, kept: int) -> None:
+        """Blocks of the chain before `kept` are somebody else's when this returns. They are copied aside; what there is no room
+        for is not saved, and neither is what follows it, which nobody would find."""
+        with self._copying:
+            for index in range(self._copied, min(self._stop, kept - self.plan.first)):
+                if index in self._captured:
+                    continue
+                if not self._room.take(self._planes.block_bytes):
+                    self._stop = index
+                    return
+                self._captured[index] = torch.empty(self._planes.block_bytes, dtype=torch.uint8)
+                self._planes.save(self.plan.places[index], self._captured[index])
 
     def run(self) -> None:
         """Raises nothing of Mooncask's: what is not saved is computed again, some day."""
         done = 0
         most = min(max(1, self._connection.settings.lease_bytes // self._planes.block_bytes), BATCH_MAX)
         try:
-            while done < len(self.plan.keys) and not self._revoked and self._connection.has_room:
-                stop = min(done + most, len(self.plan.keys))
-                self._save(done, stop)
+            while done < self._stop and self._connection.has_room:
+                stop = min(done + most, self._stop)
+                if not self._save(done, stop):
+                    break
                 done = stop
             self._connection.worked()
         except MooncaskError as error:
             self._connection.fault("save", error)
+        finally:
+            self._end()
         self._counters.add("dropped_blocks", len(self.plan.keys) - done)
 
-    def _save(self, start: int, stop: int) -> None:
+    def _end(self) -> None:
+        """Nothing is captured from now on, and nothing kept."""
+        with self._copying:
+            self._stop = 0
+            self._room.give_back(len(self._captured) * self._planes.block_bytes)
+            self._captured.clear()
+
+    def _save(self, start: int, stop: int) -> bool:
+        """False when blocks went before they were copied: then nothing of these is committed."""
         client, (handle,) = self._connection.open()
         count, depth = stop - start, self.plan.first + start
         with client.reserve(
@@ -54,21 +104,26 @@ class Save:
             depths=range(depth, depth + count),
             tokens=[self._connection.shards[0].block_tokens] * count,
         ) as reserved:
-            if not self._copy(reserved, self.plan.block_ids[start:stop]):
-                self._counters.add("dropped_blocks", count)
-                return
+            if not self._copy(reserved, start):
+                return False
             states = reserved.commit(token_ids=self.plan.published_tokens[start:stop] or None)
         new = sum(state in (CommitState.PUBLISHED, CommitState.DURABLE) for state in states)
         self._counters.add("saved_blocks", new)
         self._counters.add("known_blocks", count - new)
+        return True
 
-    def _copy(self, reserved: Reservations, block_ids: list[int]) -> bool:
-        """False when the save was revoked before or meanwhile: then nothing of it is committed."""
-        for block_id, slot in zip(block_ids, reserved, strict=True):
-            if slot is None:
-                continue
+    def _copy(self, reserved: Reservations, start: int) -> bool:
+        """False when blocks were revoked, or went, before or meanwhile."""
+        for index, slot in enumerate(reserved, start):
             with self._copying:
-                if self._revoked:
+                if index >= self._stop:
                     return False
-                self._planes.save([block_id], slot.torch(torch.uint8))
+                captured = self._captured.pop(index, None)
+                if captured is not None:
+                    self._room.give_back(self._planes.block_bytes)
+                if slot is not None and captured is not None:
+                    slot.torch(torch.uint8).copy_(captured)
+                elif slot is not None:
+                    self._planes.save(self.plan.places[index], slot.torch(torch.uint8))
+                self._copied = index + 1
         return True

@@ -12,7 +12,7 @@ For one thread, the scheduler's, which never waits for the daemon.
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +23,7 @@ from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.handover import FIELD, HandOver, wants_description, wants_remote_decode
 from mooncask.engine_adapter.vllm.handover_holds import HandOverHolds
+from mooncask.engine_adapter.vllm.kv_groups import BlockTable, KvGroups
 from mooncask.engine_adapter.vllm.load_decision import Limit, LoadDecisions
 from mooncask.engine_adapter.vllm.lookups import Found, Lookups, Question
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan, SavePlan, StepPlan, WorkerReport
@@ -38,9 +39,11 @@ class Scheduled:
     """A request that computes tokens in this step."""
 
     request_id: str
+    before: int
+    """Tokens that have KV before the step."""
     computed_tokens: int
     """When the step is done."""
-    new_block_ids: list[int]
+    new_blocks: BlockTable
     all_new: bool
     """These are all its blocks, not more of them."""
 
@@ -51,6 +54,7 @@ class SchedulerSide:
         connection: StoreConnection,
         counters: Counters,
         describe: Describe,
+        groups: KvGroups,
         *,
         reads: bool,
         writes: bool,
@@ -62,14 +66,18 @@ class SchedulerSide:
         self.lookups = Lookups(connection)
         self.decisions = LoadDecisions(connection.settings.load, connection.shards[0])
         self.settings = connection.settings
-        self.requests = Requests(connection, self.lookups, counters, describe, writes)
+        self.requests = Requests(connection, self.lookups, counters, describe, groups, writes)
         self.states = self.requests.states
         self.holds = HandOverHolds(connection, self.lookups.in_background)
         self._reads, self._writes, self._hands_over = reads, writes, hands_over
-        self._workers = workers
+        self._workers, self._groups = workers, groups
         self._block_tokens = connection.shards[0].block_tokens
         self._loads: list[LoadPlan] = []
         self._released: set[str] = set()
+        self._left: dict[str, int] = {}
+        """Finished requests with saves under way: the first block that they still have."""
+        self._layerwise: set[str] = set()
+        """Requests that load and compute in the step that is planned or under way."""
         self._numbers = itertools.count(1)
         self._computing: tuple[float, int] | None = None
 
@@ -81,6 +89,8 @@ class SchedulerSide:
 
     def matched(self, request: EngineRequest, computed_tokens: int) -> int | None:
         """How many tokens after the first `computed_tokens` can be loaded; None while that is being found out."""
+        if self._layerwise and computed_tokens:
+            return None  # its prefix may be KV that is only just being loaded, and may not come
         state = self.requests.of(request)
         if not self._reads or not state.may_load:
             return 0
@@ -90,7 +100,10 @@ class SchedulerSide:
         found = self.lookups.answer(request.request_id, start, lambda: self._question(state, start))
         if found is None:
             return None
-        blocks = max(0, found.blocks - start)
+        state.layerwise = self.settings.layerwise and found.all_leased
+        tokens = len(request.all_token_ids)
+        most = (tokens - 1) // self._block_tokens if state.layerwise else self._groups.loadable(tokens)
+        blocks = max(0, min(found.blocks, most) - start)
         state.promised = Span(start, start + blocks)
         if not blocks:
             self.lookups.drop(request.request_id)
@@ -126,7 +139,12 @@ class SchedulerSide:
             self.counters.add("slow_loads")
         return limit
 
-    def allocated(self, request: EngineRequest, block_ids: Sequence[int], external_tokens: int) -> None:
+    def loads_in_step(self, request_id: str) -> bool:
+        """Whether what was matched last is loaded while the request computes, instead of before."""
+        state = self.states.get(request_id)
+        return state is not None and state.layerwise
+
+    def allocated(self, request: EngineRequest, table: BlockTable, external_tokens: int) -> None:
         """vLLM has places for what was matched, or has decided against it (0)."""
         state, found = self.states.get(request.request_id), self.lookups.take(request.request_id) or Found()
         if state is None or not external_tokens:
@@ -138,18 +156,22 @@ class SchedulerSide:
             span = state.plan_load(external_tokens // self._block_tokens)
             state.loaders = self._workers
             self.counters.add("lookup_hit_tokens", external_tokens)
-            self._loads.append(self._load_plan(state, span, block_ids, found))
+            self._loads.append(self._load_plan(state, span, table, found))
+            if state.layerwise:
+                self.counters.add("layerwise_loads")
+                self._layerwise.add(request.request_id)
 
-    def _load_plan(self, state: RequestState, span: Span, block_ids: Sequence[int], found: Found) -> LoadPlan:
+    def _load_plan(self, state: RequestState, span: Span, table: BlockTable, found: Found) -> LoadPlan:
         shards = [shard.shard for shard in self.connection.shards]
         return LoadPlan(
             state.request.request_id,
             state.keys()[span.start : span.stop],
-            list(block_ids[span.start : span.stop]),
+            [self._groups.places(table, block) for block in range(span.start, span.stop)],
             dict(zip(shards, found.hand_over(), strict=False)),
             found.wait,
             found.seconds,
             found.tier,
+            state.layerwise,
         )
 
     # --- steps ---
@@ -159,9 +181,10 @@ class SchedulerSide:
         gone = frozenset(preempted)
         for request_id in gone & self.states.keys():
             self.states[request_id].preempted()
+        leaving = self._leaving()
         saves = [save for one in scheduled if (save := self._save_plan(one)) is not None]
-        plan = StepPlan(self._loads, saves, gone, frozenset(self._released), tokens > 0)
-        self._loads, self._released = [], set()
+        plan = StepPlan(self._loads, saves, gone, leaving, frozenset(self._released), tokens > 0)
+        self._loads, self._released, self._left = [], set(), {}
         self.lookups.sweep()
         self._computing = (time.monotonic(), tokens)
         pending: list[Future[Any]] = [*self.lookups.pending, *self.requests.connecting]
@@ -169,33 +192,42 @@ class SchedulerSide:
             wait(pending, IDLE_SECONDS, FIRST_COMPLETED)
         return plan
 
+    def _leaving(self) -> dict[str, int]:
+        """What vLLM may have taken back when it planned this step: the blocks that windows left behind in the one before."""
+        saving = {name: state.leaving for name, state in self.states.items() if state.saving}
+        return {name: block for name, block in {**saving, **self._left}.items() if block}
+
     def _save_plan(self, one: Scheduled) -> SavePlan | None:
         state = self.states.get(one.request_id)
         if state is None:
             return None
-        state.loading = None
-        state.block_ids = list(one.new_block_ids) if one.all_new else state.block_ids + one.new_block_ids
+        state.in_step(one.computed_tokens, one.new_blocks, one.all_new)
         if not self._writes or not self.requests.has_chain(state):
             return None
-        span = state.plan_save(one.computed_tokens, self.settings.save_generated)
+        saved = state.saved
+        span = state.plan_save(one.before, self.settings.save_generated)
+        self.counters.add("passed_blocks", span.start - saved)
         if span.start == span.stop:
             return None
         keys = state.keys()[span.start : span.stop]
         assert state.chain is not None
         number = next(self._numbers)
         state.saving[number] = self._workers
-        block_ids = state.block_ids[span.start : span.stop]
+        places = [self._groups.places(state.table, block) for block in range(span.start, span.stop)]
         parents = state.chain.parents(span.start, span.stop)
         tokens = state.published_tokens(span) if self.settings.publish_tokens else []
-        return SavePlan(one.request_id, number, keys, parents, span.start, block_ids, tokens)
+        return SavePlan(one.request_id, number, keys, parents, span.start, places, tokens)
 
-    def reported(self, report: WorkerReport | None) -> None:
-        """The step's results came."""
+    def reported(self, report: WorkerReport | None) -> set[int]:
+        """The step's results came. Returns the engine's blocks whose KV is not what it takes it for: what a layer-wise load did
+        not bring, and what was computed after it."""
+        wrong: set[int] = set()
+        self._layerwise.clear()  # such a load is over with its step
         if self._computing is not None and self._computing[1]:
             self.decisions.computed(self._computing[1], time.monotonic() - self._computing[0])
         self._computing = None
         if report is None:
-            return
+            return wrong
         for state in self.states.values() if report.saved else ():
             for number in state.saving.keys() & report.saved.keys():
                 state.saving[number] -= report.saved[number]
@@ -206,13 +238,21 @@ class SchedulerSide:
             self.decisions.loaded(done)
             loading = self.states.get(done.request_id)
             if loading is not None:
-                self._loaded(loading, done)
+                wrong.update(self._loaded(loading, done))
+        return wrong
 
-    def _loaded(self, state: RequestState, done: LoadDone) -> None:
+    def _loaded(self, state: RequestState, done: LoadDone) -> list[int]:
+        """Blocks that are not what the engine takes them for, and has let others use."""
+        wrong: list[int] = []
+        if state.layerwise and state.loading is not None and done.blocks < done.wanted:
+            wrong = state.table[0][state.loading.start + done.blocks :]
         state.loaded(done.blocks)
         state.loaders -= 1
-        if not state.loaders and state.handover_id:
-            self.holds.loaded(state.handover_id)
+        if not state.loaders:
+            state.loading = None
+            if state.handover_id:
+                self.holds.loaded(state.handover_id)
+        return wrong
 
     # --- ending ---
 
@@ -225,6 +265,7 @@ class SchedulerSide:
         keep = bool(state.saving)  # empty while it loads, when vLLM keeps them by itself
         if keep:
             self._released.add(request.request_id)
+            self._left[request.request_id] = state.leaving
         return keep, None if aborted else self._hand_over(state)
 
     def _hand_over(self, state: RequestState) -> dict[str, Any] | None:

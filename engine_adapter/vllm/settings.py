@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from mooncask.errors import ConfigError
 
+LOAD_MODES = ("async", "layerwise")
 LOAD_POLICIES = ("auto", "always", "never")
 MODES = ("", "write_through", "write_back", "memory")
 
@@ -34,6 +35,11 @@ class ConnectorSettings:
     """Whether blocks with generated tokens are saved too: the next turn of a conversation begins with them."""
     load: str = "auto"
     """auto: load what is faster to load than to compute; always; never."""
+    load_mode: str = "async"
+    """async: a request is loaded before it is computed, beside others' steps; layerwise: in the step that computes it, each
+    layer waiting for its own KV, if all of it fits into one lease."""
+    capture_bytes: int = 256 << 20
+    """Memory for blocks that sliding windows have left behind, and vLLM takes back, before they are saved."""
     publish_tokens: bool = False
     """Whether routers that follow the daemon's KV events are told the tokens of plain blocks (docs/KV-EVENTS.md)."""
     verify: bool = False
@@ -54,13 +60,19 @@ class ConnectorSettings:
         return settings
 
     def _check(self) -> None:
-        for name in ("deadline_ms", "load_deadline_ms", "lease_bytes", "threads", "save_backlog_max"):
+        for name in ("deadline_ms", "load_deadline_ms", "lease_bytes", "threads", "save_backlog_max", "capture_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(_key(name), str(getattr(self, name)), "at least 1")
         if self.load not in LOAD_POLICIES:
             raise ConfigError(_key("load"), repr(self.load), f"one of {', '.join(LOAD_POLICIES)}")
+        if self.load_mode not in LOAD_MODES:
+            raise ConfigError(_key("load_mode"), repr(self.load_mode), f"one of {', '.join(LOAD_MODES)}")
         if self.mode not in MODES:
             raise ConfigError(_key("mode"), repr(self.mode), f"one of {', '.join(MODES[1:])}, or empty")
+
+    @property
+    def layerwise(self) -> bool:
+        return self.load_mode == "layerwise"
 
     @property
     def deadline_seconds(self) -> float:

@@ -1,20 +1,23 @@
 """The worker's side: carries out a step's plan with threads, and says what became of it. Imports no vLLM.
 
-For the worker's thread, which never waits for the daemon: loads and saves run in pools of their own.
+For the worker's thread, which never waits for the daemon (but in a layer-wise load, which is what that is): loads and saves
+run in pools of their own.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.engine_adapter.vllm.layer_loading import LayerLoad
 from mooncask.engine_adapter.vllm.loading import Load
 from mooncask.engine_adapter.vllm.messages import LoadDone, StepPlan, WorkerHello, WorkerReport
-from mooncask.engine_adapter.vllm.saving import Save
+from mooncask.engine_adapter.vllm.saving import CaptureRoom, Save
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
 
 log = logging.getLogger(__name__)
@@ -29,20 +32,33 @@ class Finished:
 
     received: set[str] = field(default_factory=set)
     """Requests whose load is over, whether all of it came or not."""
+    failed: set[str] = field(default_factory=set)
+    """Those of them that are to be computed from their beginning. Empty for an engine that is told blocks."""
     sent: set[str] = field(default_factory=set)
     """Finished requests whose blocks nothing reads any more."""
 
 
 class WorkerSide:
     def __init__(
-        self, settings: ConnectorSettings, hello: WorkerHello, planes: KvPlanes, counters: Counters, writes: bool
+        self,
+        settings: ConnectorSettings,
+        hello: WorkerHello,
+        planes: KvPlanes,
+        counters: Counters,
+        groups: KvGroups,
+        writes: bool,
     ) -> None:
         self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello], counters)
         self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
+        self._groups = groups
         self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
+        self._layer_loaders = ThreadPoolExecutor(settings.threads, "mooncask-layers")
+        """The step waits for these: not behind loads that nobody waits for."""
         self._savers = ThreadPoolExecutor(1, "mooncask-save")
         self._saves: dict[int, tuple[Save, Future[None]]] = {}
         self._loads: dict[Future[LoadDone], Load] = {}
+        self._layer_loads: dict[Future[LoadDone], LayerLoad] = {}
+        self._capture_room = CaptureRoom(settings.capture_bytes)
         self._released: set[str] = set()
         self._report = WorkerReport()
         self._failed_blocks: set[int] = set()
@@ -51,12 +67,26 @@ class WorkerSide:
 
     def start_loads(self, plan: StepPlan) -> None:
         for one in plan.loads:
-            load = Load(one, self.connection, self._planes, self._counters)
-            self._loads[self._loaders.submit(_guarded_load, load)] = load
+            if one.layerwise:
+                layers = LayerLoad(one, self.connection, self._planes, self._counters)
+                self._layer_loads[self._layer_loaders.submit(_guarded_load, layers)] = layers
+            else:
+                load = Load(one, self.connection, self._planes, self._counters)
+                self._loads[self._loaders.submit(_guarded_load, load)] = load
+
+    def wait_for_layer(self, layer: str) -> None:
+        """Of what is loaded within this step, this layer is in, or the load has failed."""
+        for load in self._layer_loads.values():
+            load.wait_for(layer)
 
     def start_saves(self, plan: StepPlan) -> None:
-        """The step's blocks are computed."""
+        """The step's blocks are computed; those of a request whose load in this step failed are not what they should be."""
+        failed = self._end_layer_loads()
         for one in plan.saves:
+            if one.request_id in failed:
+                self._counters.add("dropped_blocks", len(one.keys))
+                self._report.saved[one.number] = 1
+                continue
             if not self._writes:
                 self._report.saved[one.number] = 1
                 continue
@@ -64,7 +94,7 @@ class WorkerSide:
                 self._counters.add("dropped_blocks", len(one.keys))
                 self._report.saved[one.number] = 1
                 continue
-            save = Save(one, self.connection, self._planes, self._counters)
+            save = Save(one, self.connection, self._planes, self._counters, self._capture_room)
             self._saves[one.number] = save, self._savers.submit(_guarded, save.run)
 
     def revoke(self, request_ids: Iterable[str]) -> None:
@@ -74,21 +104,41 @@ class WorkerSide:
             if save.plan.request_id in gone:
                 save.revoke()
 
+    def _end_layer_loads(self) -> set[str]:
+        """Requests whose load in this step failed."""
+        failed: set[str] = set()
+        for future, load in self._layer_loads.items():
+            self._report.loads.append(future.result())
+            if not load.complete:
+                failed.add(load.plan.request_id)
+                self._failed_blocks.update(load.missing_block_ids)
+        self._layer_loads.clear()
+        return failed
+
+    def capture(self, leaving: Mapping[str, int]) -> None:
+        """What windows have left behind is somebody else's when this returns (`StepPlan.leaving`)."""
+        for save, _ in self._saves.values() if leaving else ():
+            if save.plan.request_id in leaving:
+                save.capture(leaving[save.plan.request_id])
+
     def finished(self, plan: StepPlan) -> Finished:
         """What ended; failed blocks and the report of the same moment can be asked for afterwards."""
         self._released |= plan.released
         waiting: list[Future[Any]] = [*self._loads, *(future for _, future in self._saves.values())]
         if not plan.computes and waiting:
             wait(waiting, IDLE_SECONDS, FIRST_COMPLETED)
-        return Finished(self._collect_loads(), self._collect_saves())
-
-    def _collect_loads(self) -> set[str]:
-        over = [future for future in self._loads if future.done()]
-        for future in over:
+        over = Finished(sent=self._collect_saves())
+        for future in [future for future in self._loads if future.done()]:
             load = self._loads.pop(future)
-            self._failed_blocks.update(load.missing_block_ids)
+            over.received.add(load.plan.request_id)
             self._report.loads.append(future.result())
-        return {done.request_id for done in self._report.loads}
+            if load.complete:
+                continue
+            if self._groups.fail_by_block:
+                self._failed_blocks.update(load.missing_block_ids)
+            else:
+                over.failed.add(load.plan.request_id)
+        return over
 
     def _collect_saves(self) -> set[str]:
         for number in [number for number, (_, future) in self._saves.items() if future.done()]:
@@ -109,7 +159,7 @@ class WorkerSide:
 
     def close(self) -> None:
         """Ends within the deadlines of calls that are under way."""
-        for pool in (self._loaders, self._savers):
+        for pool in (self._loaders, self._layer_loaders, self._savers):
             pool.shutdown(wait=True, cancel_futures=True)
         self.connection.close()
 

@@ -13,6 +13,7 @@ import torch
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import StepPlan, WorkerHello, WorkerReport
 from mooncask.engine_adapter.vllm.scheduling import Scheduled, SchedulerSide
@@ -46,6 +47,9 @@ class Ended:
     received: list[set[str]] = field(default_factory=list)
     sent: list[set[str]] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
+    failed_requests: set[str] = field(default_factory=set)
+    wrong: set[int] = field(default_factory=set)
+    """Blocks that the engine is not to give to others."""
 
 
 class SmallEngine:
@@ -59,32 +63,41 @@ class SmallEngine:
         model: str = "m",
         seed: int = 0,
         blocks: int = BLOCKS,
+        windows: tuple[int, ...] = (0,),
         **settings: Any,
     ) -> None:
+        """`windows`: of the KV cache groups, one layer after another in each of them; their tensors lie over one another."""
         chosen = ConnectorSettings.parse({"socket": socket, "load": "always", **settings})
         self.counters = Counters()
         torch.manual_seed(seed)
-        self.tensors = [
-            {f"layers.{layer}": torch.randn(blocks, 2, BLOCK_TOKENS, 8) for layer in range(3)} for _ in range(workers)
-        ]
+        self.groups = KvGroups(BLOCK_TOKENS, windows)
+        rounds = 3 if len(windows) == 1 else 2
+        self.layer_names = [[f"layers.{i * len(windows) + g}" for i in range(rounds)] for g in range(len(windows))]
+        self.tensors = [self._tensors(blocks, rounds) for _ in range(workers)]
         family = {"engine": "small", "model": model, "block_tokens": str(BLOCK_TOKENS)}
         self.workers: list[WorkerSide] = []
         hellos: list[WorkerHello] = []
         for rank, tensors in enumerate(self.tensors):
-            planes, shard = KvPlanes.of(tensors, blocks, "m"), Shard(rank, workers)
+            planes, shard = KvPlanes.of(tensors, blocks, "m", self.layer_names), Shard(rank, workers)
             hellos.append(WorkerHello(family, shard.name, "", planes.block_bytes, BLOCK_TOKENS))
-            self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, role != "reads"))
+            self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, self.groups, role != "reads"))
         self.describe: Callable[[Any], tuple[BlockExtras, str]] = lambda _: (BlockExtras(), "")
         self.scheduler = SchedulerSide(
             StoreConnection(chosen, "small engine", hellos, self.counters, copies=False),
             self.counters,
             lambda request: self.describe(request),
+            self.groups,
             reads=role != "writes",
             writes=role != "reads",
             hands_over=role == "writes",
             workers=workers,
         )
         self.connected()
+
+    def _tensors(self, blocks: int, rounds: int) -> dict[str, torch.Tensor]:
+        """One worker's, by layer; layers of different groups in one memory."""
+        memory = [torch.randn(blocks, 2, BLOCK_TOKENS, 8) for _ in range(rounds)]
+        return {name: memory[i] for names in self.layer_names for i, name in enumerate(names)}
 
     def connected(self) -> None:
         """An attempt that was late is made again, as for a request that comes."""
@@ -102,9 +115,15 @@ class SmallEngine:
         return found[0]
 
     def compute(self, request: Request, block_ids: list[int], tokens: int | None = None) -> StepPlan:
-        """A step that computes the request's tokens up to `tokens`."""
+        """A step that computes the request's tokens up to `tokens`, in an engine of one KV cache group."""
+        return self.compute_table(request, [block_ids], tokens)
+
+    def compute_table(
+        self, request: Request, table: list[list[int]], tokens: int | None = None, before: int = 0
+    ) -> StepPlan:
+        """The same of any, of what follows the first `before` tokens."""
         computed = len(request.all_token_ids) if tokens is None else tokens
-        return self.step([Scheduled(request.request_id, computed, block_ids, True)], tokens=computed)
+        return self.step([Scheduled(request.request_id, before, computed, table, True)], tokens=computed - before)
 
     def step(
         self, scheduled: list[Scheduled] | None = None, preempted: tuple[str, ...] = (), tokens: int = 0
@@ -113,6 +132,7 @@ class SmallEngine:
         plan = self.scheduler.step(scheduled or [], preempted, tokens)
         for worker in self.workers:
             worker.revoke(plan.preempted)
+            worker.capture(plan.leaving)
             worker.start_loads(plan)
             worker.start_saves(plan)
         return plan
@@ -124,9 +144,10 @@ class SmallEngine:
             over = worker.finished(plan or StepPlan())
             ended.received.append(over.received)
             ended.sent.append(over.sent)
+            ended.failed_requests |= over.failed
             ended.failed |= worker.failed_blocks()
             report.add(worker.report() or WorkerReport())
-        self.scheduler.reported(report)
+        ended.wrong = self.scheduler.reported(report)
         return ended
 
     def settle(self) -> Ended:
@@ -139,6 +160,8 @@ class SmallEngine:
                 whole.received[rank] |= now.received[rank]
                 whole.sent[rank] |= now.sent[rank]
             whole.failed.update(now.failed)
+            whole.failed_requests |= now.failed_requests
+            whole.wrong |= now.wrong
             return not any(worker._loads or worker._saves for worker in self.workers)
 
         until(over, "settled")

@@ -8,6 +8,7 @@ import pytest
 from mooncask.client.hashing import chain, encode_extra
 from mooncask.engine_adapter.vllm.handover import HandOver, wants_description
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras, Item, KeyChain
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.request_state import RequestState, Span
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
 from mooncask.engine_adapter.vllm.shards import Shard
@@ -30,7 +31,12 @@ class Request:
 def state(tokens: int, prompt: int | None = None) -> RequestState:
     """With as many blocks of 4 tokens as the tokens fill, or begin to."""
     request = Request(list(range(tokens)), tokens if prompt is None else prompt)
-    return RequestState(request, 4, KeyChain(ROOT, 4), list(range(100, 100 + -(-tokens // 4))))
+    return RequestState(request, KvGroups(4), KeyChain(ROOT, 4), [list(range(100, 100 + -(-tokens // 4)))])
+
+
+def saved(one: RequestState, computed: int, generated: bool) -> Span:
+    one.computed = computed
+    return one.plan_save(0, generated)
 
 
 # --- settings and shards ---------------------------------------------------------------------------------------------
@@ -107,20 +113,20 @@ def test_lora_and_prompt_embeddings_are_in_every_block_that_they_change() -> Non
 
 def test_blocks_are_saved_once_and_when_they_are_full() -> None:
     one = state(tokens=11)
-    assert one.plan_save(3, True) == Span(0, 0)
-    assert one.plan_save(6, True) == Span(0, 1)  # a chunk of prefill ends inside block 1
-    assert one.plan_save(11, True) == Span(1, 2)
-    assert one.plan_save(11, True) == Span(2, 2)
+    assert saved(one, 3, True) == Span(0, 0)
+    assert saved(one, 6, True) == Span(0, 1)  # a chunk of prefill ends inside block 1
+    assert saved(one, 11, True) == Span(1, 2)
+    assert saved(one, 11, True) == Span(2, 2)
 
 
 def test_tokens_that_are_still_being_sampled_fill_no_block() -> None:
     one = state(tokens=7)
-    assert one.plan_save(9, True) == Span(0, 1)
+    assert saved(one, 9, True) == Span(0, 1)
 
 
 def test_generated_tokens_fill_blocks_only_when_wanted() -> None:
-    assert state(tokens=12, prompt=6).plan_save(12, False) == Span(0, 1)
-    assert state(tokens=12, prompt=6).plan_save(12, True) == Span(0, 3)
+    assert saved(state(tokens=12, prompt=6), 12, False) == Span(0, 1)
+    assert saved(state(tokens=12, prompt=6), 12, True) == Span(0, 3)
 
 
 def test_what_was_loaded_is_not_saved_again_and_what_failed_to_load_is() -> None:
@@ -128,12 +134,12 @@ def test_what_was_loaded_is_not_saved_again_and_what_failed_to_load_is() -> None
     one.promised = Span(1, 4)
     assert one.plan_load(3) == Span(1, 4)
     one.loaded(3)
-    assert one.plan_save(20, True) == Span(4, 5)
+    assert saved(one, 20, True) == Span(4, 5)
     other = state(tokens=20)
     other.promised = Span(1, 4)
     other.plan_load(3)
     other.loaded(1)
-    assert other.plan_save(20, True) == Span(2, 5)
+    assert saved(other, 20, True) == Span(2, 5)
 
 
 def test_a_load_is_tried_once_and_once_more_after_a_preemption() -> None:
@@ -144,7 +150,7 @@ def test_a_load_is_tried_once_and_once_more_after_a_preemption() -> None:
     assert not one.may_load
     one.preempted()
     one.request.num_preemptions = 1  # type: ignore[misc]  # a property of vLLM's
-    assert one.may_load and one.block_ids == [] and one.saved == 0
+    assert one.may_load and one.table == [] and one.saved == 0
 
 
 def test_a_resumed_request_asks_for_what_it_generated_too() -> None:

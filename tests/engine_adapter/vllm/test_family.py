@@ -13,19 +13,37 @@ from tiny_model import write_tiny_llama
 from transformers import AutoConfig
 
 from mooncask.engine_adapter.vllm.extras import LoraDigests, describe
-from mooncask.engine_adapter.vllm.family import check_supported, family_of
+from mooncask.engine_adapter.vllm.family import check_layerwise, check_supported, family_of, groups_of
+from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.weights import weights_digest
 from mooncask.errors import ConfigError, UnsupportedModel
 
 
-class FullAttentionSpec: ...
+class FullAttentionSpec:
+    block_size = 32
 
 
-class SlidingWindowSpec: ...
+class SlidingWindowSpec:
+    block_size = 32
+    sliding_window = 512
+
+
+class ShortWindowSpec(SlidingWindowSpec):
+    sliding_window = 64
+
+
+class LargeBlockSpec(FullAttentionSpec):
+    block_size = 64
+
+
+ShortWindowSpec.__name__, LargeBlockSpec.__name__ = "SlidingWindowSpec", "FullAttentionSpec"
 
 
 class MambaSpec: ...
+
+
+class ChunkedLocalAttentionSpec: ...
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +68,7 @@ def config(folder: Path, **changed: Any) -> Any:
             decode_context_parallel_size=1,
             prefill_context_parallel_size=1,
         ),
+        scheduler_config=SimpleNamespace(async_scheduling=False),
         speculative_config=None,
     )
     for name, value in changed.items():
@@ -99,26 +118,66 @@ def test_weights_that_are_nowhere_on_this_machine_stop_the_engine(folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("kinds", "changed", "why"),
+    ("changed", "why"),
     [
-        ([[FullAttentionSpec], [SlidingWindowSpec]], {}, "--disable-hybrid-kv-cache-manager"),
-        ([[FullAttentionSpec], [MambaSpec]], {}, "MambaSpec"),
-        ([[SlidingWindowSpec]], {}, "SlidingWindowSpec"),
-        ([[FullAttentionSpec], [FullAttentionSpec]], {}, "2 KV cache groups"),
-        ([[FullAttentionSpec]], {"parallel__decode_context_parallel_size": 2}, "context parallelism"),
-        ([[FullAttentionSpec]], {"cache__calculate_kv_scales": True}, "calculate_kv_scales"),
-        ([[FullAttentionSpec]], {"model__hf_config": SimpleNamespace(rope_scaling={"type": "dynamic"})}, "rope type"),
+        ({"parallel__decode_context_parallel_size": 2}, "context parallelism"),
+        ({"cache__calculate_kv_scales": True}, "calculate_kv_scales"),
+        ({"model__hf_config": SimpleNamespace(rope_scaling={"type": "dynamic"})}, "rope type"),
     ],
 )
-def test_kv_that_can_not_be_stored_rightly_is_refused_by_name(
-    folder: Path, kinds: list[list[type]], changed: dict[str, Any], why: str
+def test_an_engine_whose_kv_can_not_be_stored_rightly_is_refused_by_name(
+    folder: Path, changed: dict[str, Any], why: str
+) -> None:
+    check_supported(config(folder))
+    with pytest.raises(UnsupportedModel, match=why):
+        check_supported(config(folder, **changed))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "why"),
+    [
+        ([[FullAttentionSpec], [MambaSpec]], "MambaSpec"),
+        ([[FullAttentionSpec], [ChunkedLocalAttentionSpec]], "ChunkedLocalAttentionSpec"),
+        ([[FullAttentionSpec, SlidingWindowSpec]], "different sliding windows"),
+        ([[FullAttentionSpec], [LargeBlockSpec]], "blocks of 32, 64 tokens"),
+    ],
+)
+def test_groups_that_can_not_be_stored_rightly_are_refused_by_name(
+    folder: Path, kinds: list[list[type]], why: str
 ) -> None:
     with pytest.raises(UnsupportedModel, match=why):
-        check_supported(config(folder, **changed), groups(*kinds))
+        groups_of(config(folder), groups(*kinds))
 
 
-def test_full_attention_in_one_group_is_stored(folder: Path) -> None:
-    check_supported(config(folder), groups([FullAttentionSpec, FullAttentionSpec]))
+@pytest.mark.parametrize(
+    ("kinds", "windows"),
+    [
+        ([[FullAttentionSpec, FullAttentionSpec]], (0,)),
+        ([[SlidingWindowSpec]], (512,)),
+        ([[SlidingWindowSpec], [FullAttentionSpec], [ShortWindowSpec, ShortWindowSpec]], (512, 0, 64)),
+    ],
+)
+def test_full_attention_and_sliding_windows_in_any_number_of_groups_are_stored(
+    folder: Path, kinds: list[list[type]], windows: tuple[int, ...]
+) -> None:
+    assert groups_of(config(folder), groups(*kinds)) == KvGroups(32, windows)
+
+
+@pytest.mark.parametrize(
+    ("windows", "changed", "why"),
+    [
+        ((0, 512), {}, "one KV cache group of full attention"),
+        ((512,), {}, "one KV cache group of full attention"),
+        ((0,), {"scheduler__async_scheduling": True}, "--no-async-scheduling"),
+        ((0,), {"parallel__pipeline_parallel_size": 2}, "pipeline parallelism"),
+    ],
+)
+def test_an_engine_that_must_not_load_within_a_step_is_refused_by_the_settings_name(
+    folder: Path, windows: tuple[int, ...], changed: dict[str, Any], why: str
+) -> None:
+    check_layerwise(config(folder), KvGroups(32))
+    with pytest.raises(ConfigError, match=f"load_mode.*{why}"):
+        check_layerwise(config(folder, **changed), KvGroups(32, windows))
 
 
 # --- what a request adds ---------------------------------------------------------------------------------------------

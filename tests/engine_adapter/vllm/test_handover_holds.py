@@ -37,7 +37,7 @@ def request(params: dict[str, Any] | None = None) -> Request:
 def prefilled(engine: SmallEngine, one: Request) -> dict[str, Any]:
     """Its reply's params, while it is being saved."""
     engine.scheduler.arrived(one)
-    engine.scheduler.allocated(one, IDS, 0)
+    engine.scheduler.allocated(one, [IDS], 0)
     engine.compute(one, IDS)
     params = engine.scheduler.finished(one, aborted=False)[1]
     assert params is not None
@@ -71,7 +71,7 @@ def test_handed_over_blocks_stay_until_decode_has_loaded_them(daemon: DaemonProc
         decode.scheduler.arrived(two)
         tokens = decode.matched(two)
         assert tokens == 3 * BLOCK_TOKENS
-        decode.scheduler.allocated(two, IDS, tokens)
+        decode.scheduler.allocated(two, [IDS], tokens)
         decode.step()
         decode.settle()
         assert decode.counters.totals["loaded_blocks"] == 3

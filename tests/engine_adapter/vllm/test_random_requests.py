@@ -3,16 +3,17 @@ starts: whatever a load brings is the KV of exactly those tokens, and every requ
 
 The engine's own rules are those of vLLM's scheduler: blocks are shared by a prefix cache and counted, a request that loads
 keeps its places until all workers have reported, a finished one until its saves are done, a preempted one gives them up at
-once. Free blocks are overwritten in every step, so that a late read or write shows. A failure names its seed.
+once. Groups with a sliding window give blocks back whenever a request is scheduled or ends, and a load that failed has such a
+request begin anew. Free blocks are overwritten in every step, so that a late read or write shows. A failure names its seed.
 """
 
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 
 import pytest
@@ -35,20 +36,38 @@ class Running:
     """One request in the engine."""
 
     request: Request
-    ids: list[int] = field(default_factory=list)
+    table: list[list[int]] = field(default_factory=list)
     computed: int = 0
     answer: int = 0
     state: str = "waiting"
     loading: range = range(0)
     waits_for: int = 0
     failed: set[int] = field(default_factory=set)
+    anew: bool = False
+    """Its load failed as a whole."""
+
+    @property
+    def held(self) -> list[int]:
+        return [block for ids in self.table for block in ids if block]
 
 
 class RandomEngine:
     """The scheduler's and the workers' part of vLLM, as far as blocks go."""
 
-    def __init__(self, socket: str, chance: random.Random, model: str, workers: int, **settings: object) -> None:
-        self.small = SmallEngine(socket, workers, model=model, deadline_ms=150, load_deadline_ms=400, **settings)
+    def __init__(
+        self,
+        socket: str,
+        chance: random.Random,
+        model: str,
+        workers: int,
+        windows: tuple[int, ...] = (0,),
+        **settings: object,
+    ) -> None:
+        self.small = SmallEngine(
+            socket, workers, model=model, windows=windows, deadline_ms=150, load_deadline_ms=400, **settings
+        )
+        self.windows = windows
+        self.lost_loads = 0
         self.chance, self.model, self.workers = chance, model, workers
         self.requests: dict[str, Running] = {}
         self.held: Counter[int] = Counter()
@@ -65,22 +84,29 @@ class RandomEngine:
         digest = sha256(f"{self.model} {rank}/{self.workers} {one.cache_salt} {tokens}".encode()).digest()
         return float(int.from_bytes(digest[:3]))
 
-    def fill(self, block_id: int, rank: int, value: float) -> None:
-        for layer, tensor in enumerate(self.small.tensors[rank].values()):
-            tensor[block_id].fill_(value + layer)
+    def fill(self, block_id: int, rank: int, group: int, value: float) -> None:
+        for layer, name in enumerate(self.small.layer_names[group]):
+            self.small.tensors[rank][name][block_id].fill_(value + 10 * group + layer)
 
-    def check(self, running: Running, block: int) -> None:
-        for rank in range(self.workers):
-            wanted = self.value(running.request, block, rank)
-            for layer, tensor in enumerate(self.small.tensors[rank].values()):
-                assert bool((tensor[running.ids[block]] == wanted + layer).all()), (
-                    f"block {block} of {running.request.request_id} on worker {rank} is not its own"
-                )
+    def check(self, running: Running, blocks: int) -> None:
+        """Of the first blocks, all that the next token attends to are its own."""
+        for group, window in enumerate(self.windows):
+            first = self.kept(window, running.computed)
+            for rank, block in product(range(self.workers), range(first, blocks)):
+                wanted = self.value(running.request, block, rank) + 10 * group
+                place = running.table[group][block]
+                for layer, name in enumerate(self.small.layer_names[group]):
+                    assert place and bool((self.small.tensors[rank][name][place] == wanted + layer).all()), (
+                        f"block {block} of {running.request.request_id}, group {group}, worker {rank} is not its own"
+                    )
+
+    def kept(self, window: int, computed: int) -> int:
+        return max(0, computed - window + 1) // BLOCK_TOKENS if window else 0
 
     # --- blocks ---
 
     def take(self, number: int) -> list[int] | None:
-        free = [block for block in range(BLOCKS) if not self.held[block]]
+        free = [block for block in range(1, BLOCKS) if not self.held[block]]
         if len(free) < number:
             return None
         chosen = self.chance.sample(free, number)
@@ -96,15 +122,30 @@ class RandomEngine:
         gone = {block for block in ids if not self.held[block]}
         self.cached = {name: block for name, block in self.cached.items() if block not in gone}
 
-    def name(self, one: Request, block: int) -> bytes:
-        return repr((one.cache_salt, one.all_token_ids[: (block + 1) * BLOCK_TOKENS])).encode()
+    def slide(self, running: Running, computed: int) -> None:
+        """Blocks that windows have left behind go."""
+        for ids, window in zip(running.table, self.windows, strict=True):
+            gone = range(min(self.kept(window, computed), len(ids)))
+            self.free([ids[block] for block in gone if ids[block]])
+            for block in gone:
+                ids[block] = 0
 
-    def own_prefix(self, one: Request) -> list[int]:
-        found: list[int] = []
-        full = (len(one.all_token_ids) - 1) // BLOCK_TOKENS
-        while len(found) < full and self.name(one, len(found)) in self.cached:
-            found.append(self.cached[self.name(one, len(found))])
-        return found
+    def name(self, one: Request, block: int, group: int) -> bytes:
+        return repr((group, one.cache_salt, one.all_token_ids[: (block + 1) * BLOCK_TOKENS])).encode()
+
+    def own_prefix(self, one: Request) -> list[list[int]]:
+        """By group; as long as each has what the next token attends to."""
+        for full in range((len(one.all_token_ids) - 1) // BLOCK_TOKENS, 0, -1):
+            found: list[list[int]] = []
+            for group, window in enumerate(self.windows):
+                first = self.kept(window, full * BLOCK_TOKENS)
+                ids = [self.cached.get(self.name(one, block, group), 0) for block in range(first, full)]
+                found.append([0] * first + ids)
+                if 0 in ids:
+                    break
+            else:
+                return found
+        return [[] for _ in self.windows]
 
     # --- what happens to requests ---
 
@@ -115,26 +156,37 @@ class RandomEngine:
     def schedule(self, running: Running) -> None:
         one = running.request
         prefix = self.own_prefix(one)
-        external = self.small.scheduler.matched(one, len(prefix) * BLOCK_TOKENS)
+        own = len(prefix[0])
+        external = self.small.scheduler.matched(one, own * BLOCK_TOKENS)
         if external is None:
             return
-        needed = -(-len(one.all_token_ids) // BLOCK_TOKENS) + 1 - len(prefix)
-        self.hold(prefix)
-        mine = self.take(needed)
+        self.hold([block for ids in prefix for block in ids if block])
+        running.table = prefix
+        there = own * BLOCK_TOKENS + external
+        self.slide(running, there)
+        # What a window has left behind already gets no place.
+        skipped = [self.kept(window, there) for window in self.windows]
+        for ids, skip in zip(prefix, skipped, strict=True):
+            ids.extend([0] * (skip - len(ids)))
+        needed = -(-len(one.all_token_ids) // BLOCK_TOKENS) + 1
+        mine = self.take(sum(needed - len(ids) for ids in prefix))
         if mine is None:
-            self.free(prefix)
+            self.free(running.held)
+            running.table = []
             return
-        running.ids, running.computed = prefix + mine, len(prefix) * BLOCK_TOKENS
-        self.small.scheduler.allocated(one, running.ids, external)
-        running.state, running.failed = "running", set()
+        for ids in prefix:
+            ids.extend(mine.pop() for _ in range(needed - len(ids)))
+        running.computed = own * BLOCK_TOKENS
+        self.small.scheduler.allocated(one, running.table, external)
+        running.state, running.failed, running.anew = "running", set(), False
         if external:
             running.state, running.waits_for = "loading", self.workers
-            running.loading = range(len(prefix), len(prefix) + external // BLOCK_TOKENS)
+            running.loading = range(own, own + external // BLOCK_TOKENS)
 
     def preempt(self, running: Running) -> None:
-        self.free(running.ids)
+        self.free(running.held)
         self.preempted.append(running.request.request_id)
-        running.ids, running.computed, running.state = [], 0, "waiting"
+        running.table, running.computed, running.state = [], 0, "waiting"
         running.request.num_preemptions += 1
 
     def end(self, running: Running, aborted: bool) -> None:
@@ -144,10 +196,12 @@ class RandomEngine:
             running.state = "aborted"  # the places are kept until the workers have reported
             return
         del self.requests[one.request_id]
+        if running.table:
+            self.slide(running, running.computed)
         if keep:
-            self.leaving[one.request_id] = (running.ids, self.workers)
+            self.leaving[one.request_id] = (running.held, self.workers)
         else:
-            self.free(running.ids)
+            self.free(running.held)
 
     # --- a step ---
 
@@ -158,12 +212,14 @@ class RandomEngine:
         scheduled = []
         for running in self.requests.values():
             if running.state == "running" and self.chance.random() < 0.8:
-                until = self.computed_after(running)
-                scheduled.append(Scheduled(running.request.request_id, until, list(running.ids), True))
+                self.slide(running, running.computed)
+                until, table = self.computed_after(running), [list(ids) for ids in running.table]
+                scheduled.append(Scheduled(running.request.request_id, running.computed, until, table, True))
         plan = self.small.scheduler.step(scheduled, self.preempted, sum(one.computed_tokens for one in scheduled))
         self.preempted = []
         for worker in self.small.workers:
             worker.revoke(plan.preempted)
+            worker.capture(plan.leaving)
             worker.start_loads(plan)
         self.compute(scheduled)
         for worker in self.small.workers:
@@ -175,18 +231,17 @@ class RandomEngine:
         return running.computed + (left if left < 3 else self.chance.randrange(1, left + 1))
 
     def compute(self, scheduled: list[Scheduled]) -> None:
-        for rank in range(self.workers):
-            for block in range(BLOCKS):
-                if not self.held[block]:
-                    self.fill(block, rank, POISON)
+        for rank, block in product(range(self.workers), range(BLOCKS)):
+            if not self.held[block]:
+                for tensor in self.small.tensors[rank].values():
+                    tensor[block].fill_(POISON)
         for one in scheduled:
             running = self.requests[one.request_id]
             first, last = running.computed // BLOCK_TOKENS, one.computed_tokens // BLOCK_TOKENS
-            for block in range(first):
-                self.check(running, block)
-            for block in range(first, last):
-                for rank in range(self.workers):
-                    self.fill(running.ids[block], rank, self.value(running.request, block, rank))
+            self.check(running, first)
+            for rank, block in product(range(self.workers), range(first, last)):
+                for group, ids in enumerate(running.table):
+                    self.fill(ids[block], rank, group, self.value(running.request, block, rank))
             running.computed = one.computed_tokens
 
     def collect(self, plan: object) -> None:
@@ -194,6 +249,8 @@ class RandomEngine:
         for worker in self.small.workers:
             over = worker.finished(plan)  # type: ignore[arg-type]  # a StepPlan
             failed |= worker.failed_blocks()
+            for name in over.failed:
+                self.requests[name].anew = True
             report.add(worker.report() or WorkerReport())
             for name in over.received:
                 self.requests[name].waits_for -= 1
@@ -208,24 +265,31 @@ class RandomEngine:
 
     def after(self, running: Running, failed: set[int]) -> None:
         if running.state in ("loading", "aborted"):
-            running.failed |= failed & set(running.ids)
+            running.failed |= failed & set(running.held)
             if running.waits_for:
                 return
             if running.state == "aborted":
-                self.free(running.ids)
+                self.free(running.held)
                 del self.requests[running.request.request_id]
                 return
-            good = next((i for i in running.loading if running.ids[i] in running.failed), running.loading.stop)
+            if running.anew:
+                self.free(running.held)
+                running.table, running.computed, running.state = [], 0, "waiting"
+                self.lost_loads += 1
+                return
+            ids = running.table[0]
+            good = next((i for i in running.loading if ids[i] in running.failed), running.loading.stop)
             running.computed = min(good * BLOCK_TOKENS, len(running.request.all_token_ids) - 1)
             self.loaded_blocks += good - running.loading.start
-            for block in range(good):
-                self.check(running, block)
+            self.check(running, good)
             running.state = "running"
         elif running.state == "running" and running.computed >= len(running.request.all_token_ids):
-            for block in range(running.computed // BLOCK_TOKENS):
-                self.cached.setdefault(self.name(running.request, block), running.ids[block])
+            for group, ids in enumerate(running.table):
+                for block in range(running.computed // BLOCK_TOKENS):
+                    if ids[block]:
+                        self.cached.setdefault(self.name(running.request, block, group), ids[block])
             running.answer -= 1
-            room = len(running.ids) * BLOCK_TOKENS - len(running.request.all_token_ids)
+            room = len(running.table[0]) * BLOCK_TOKENS - len(running.request.all_token_ids)
             if running.answer and room:
                 running.request.all_token_ids.append(self.chance.randrange(5))
             else:
@@ -258,16 +322,30 @@ def new_request(chance: random.Random, names: Iterator[int]) -> Request:
     return Request(f"r{next(names)}", tokens + tail, cache_salt=chance.choice([None, None, "a", "b"]))
 
 
+def full_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
+    return [
+        RandomEngine(socket, chance, "one", 1),
+        RandomEngine(socket, chance, "one", 1, lease_bytes=1),
+        RandomEngine(socket, chance, "two", 2, lease_bytes=8000, save_backlog_max=4),
+    ]
+
+
+def hybrid_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
+    """With windows that end inside a block, at its end, and one token behind it."""
+    return [
+        RandomEngine(socket, chance, "one", 1, (0, 2 * BLOCK_TOKENS), lease_bytes=1),
+        RandomEngine(socket, chance, "one", 1, (0, 2 * BLOCK_TOKENS), capture_bytes=1),
+        RandomEngine(socket, chance, "two", 2, (21, 0, BLOCK_TOKENS + 1), lease_bytes=8000, save_backlog_max=4),
+    ]
+
+
+@pytest.mark.parametrize("make", [full_engines, hybrid_engines])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_no_request_ever_gets_the_kv_of_other_tokens_and_each_comes_to_its_end(
-    daemon: DaemonProcess, seed: int
+    daemon: DaemonProcess, seed: int, make: Callable[[str, random.Random], list[RandomEngine]]
 ) -> None:
     chance, names = random.Random(seed), count()
-    engines = [
-        RandomEngine(daemon.socket_path, chance, "one", 1),
-        RandomEngine(daemon.socket_path, chance, "one", 1, lease_bytes=1),
-        RandomEngine(daemon.socket_path, chance, "two", 2, lease_bytes=8000, save_backlog_max=4),
-    ]
+    engines = make(daemon.socket_path, chance)
     try:
         for step in range(STEPS):
             for engine in engines:

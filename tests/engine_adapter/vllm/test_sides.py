@@ -45,7 +45,7 @@ def stored(engine: SmallEngine, one: Request, block_ids: list[int]) -> None:
     """The engine computed the request, saved it, and is done with it."""
     engine.scheduler.arrived(one)
     assert engine.matched(one) == 0
-    engine.scheduler.allocated(one, block_ids, 0)
+    engine.scheduler.allocated(one, [block_ids], 0)
     engine.compute(one, block_ids)
     engine.settle()
     engine.scheduler.finished(one, aborted=False)
@@ -55,7 +55,7 @@ def load(engine: SmallEngine, one: Request, block_ids: list[int], computed: int 
     """Matches and has the workers begin to load; the tokens that were promised."""
     engine.scheduler.arrived(one)
     tokens = engine.matched(one, computed)
-    engine.scheduler.allocated(one, block_ids, tokens)
+    engine.scheduler.allocated(one, [block_ids], tokens)
     engine.step()
     return tokens
 
@@ -129,14 +129,14 @@ def test_blocks_that_vanish_between_match_and_load_are_reported_one_by_one(daemo
         stored(engine, one, [0, 1, 2, 3, 4])
         two = again(one)
         tokens = engine.matched(two)
-        engine.scheduler.allocated(two, [10, 11, 12, 13, 14], tokens)
+        engine.scheduler.allocated(two, [[10, 11, 12, 13, 14]], tokens)
         evict(daemon, engine, two, block=2)
         engine.step()
         ended = engine.settle()
         assert ended.failed == {12, 13} and ended.received == [{two.request_id}]
         assert engine.matched(two) == 0, "a load that failed is not tried again"
         plan = engine.compute(two, [10, 11, 12, 13, 14])
-        assert [(save.first, save.block_ids) for save in plan.saves] == [(2, [12, 13])]
+        assert [(save.first, save.places) for save in plan.saves] == [(2, [(12,), (13,)])]
         engine.settle()
 
 
@@ -148,7 +148,7 @@ def test_a_request_that_waits_too_long_for_its_step_is_loaded_all_the_same(daemo
         two = again(one)
         engine.scheduler.arrived(two)
         tokens = engine.matched(two)
-        engine.scheduler.allocated(two, [10, 11, 12], tokens)
+        engine.scheduler.allocated(two, [[10, 11, 12]], tokens)
         plan = engine.scheduler.step([], (), 0)
         with LocalClient.connect(daemon.socket_path) as thief:
             thief.adopt(plan.loads[0].tokens[""]).close()
@@ -182,7 +182,7 @@ def test_a_finished_requests_blocks_are_kept_until_its_saves_are_done(daemon: Da
     with SmallEngine(daemon.socket_path) as engine:
         engine.scheduler.arrived(one)
         engine.matched(one)
-        engine.scheduler.allocated(one, [0, 1, 2, 3], 0)
+        engine.scheduler.allocated(one, [[0, 1, 2, 3]], 0)
         daemon.freeze()
         try:
             engine.compute(one, [0, 1, 2, 3])
@@ -200,7 +200,7 @@ def test_a_preempted_requests_blocks_are_not_read_any_more_when_the_step_begins(
     with SmallEngine(daemon.socket_path) as engine:
         engine.scheduler.arrived(one)
         engine.matched(one)
-        engine.scheduler.allocated(one, [0, 1, 2, 3], 0)
+        engine.scheduler.allocated(one, [[0, 1, 2, 3]], 0)
         daemon.freeze()
         try:
             engine.compute(one, [0, 1, 2, 3])
@@ -237,8 +237,8 @@ def test_a_prefill_engine_hands_over_and_a_decode_engine_waits_for_what_is_still
     with SmallEngine(daemon.socket_path, role="writes") as prefill, SmallEngine(daemon.socket_path) as decode:
         one = request(3, kv_transfer_params={"do_remote_decode": True})
         prefill.scheduler.arrived(one)
-        prefill.scheduler.allocated(one, [0, 1, 2, 3], 0)
-        plan = prefill.scheduler.step([Scheduled(one.request_id, 56, [0, 1, 2, 3], True)], (), 56)
+        prefill.scheduler.allocated(one, [[0, 1, 2, 3]], 0)
+        plan = prefill.scheduler.step([Scheduled(one.request_id, 0, 56, [[0, 1, 2, 3]], True)], (), 56)
         kept, params = prefill.scheduler.finished(one, aborted=False)
         assert kept and params is not None
         assert params["do_remote_prefill"] is True and params["mooncask"]["n_blocks"] == 3
