@@ -3,7 +3,8 @@
 A worker serves POST /v1/prefill, /v1/decode, /v1/pause and /v1/role, and GET /v1/state; the Conductor serves POST /internal/v1/register,
 /report and /leave. Every request carries `Authorization: Bearer SECRET`. The answers of prefill and decode are streams: one
 JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure; a line that is empty says that the worker
-is alive. A connection that is closed cancels its request, and the worker stops within a step.
+is alive. A connection that is closed cancels its request, and the worker stops within a step. A call says in CONDUCTOR_HEADER
+whose it is; when that Conductor has answered no report for `gone_seconds`, the worker ends the call as if its connection were closed.
 
 Durations are seconds; token ids are those of the model. Nothing here does I/O.
 """
@@ -24,6 +25,9 @@ ALIVE_SECONDS = 5.0
 
 PAUSE_SECONDS_MAX = 1.0
 """No decode worker stands still for longer between two steps, whoever asks."""
+
+CONDUCTOR_HEADER = "X-Mooncask-Conductor"
+"""Of calls: what the Conductor calls itself, another name each start."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
 
@@ -131,6 +135,8 @@ class Reported(Message, frozen=True, kw_only=True):
     role: Role | None = None
     """The role that the Conductor wants this worker to have."""
     cancel: list[str] = []
+    conductor: str = ""
+    """As in CONDUCTOR_HEADER."""
 
 
 class Leave(Message, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import secrets
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from aiohttp import web
 
 from mooncask.conductor.scheduling.facts import Slo
+from mooncask.conductor.scheduling.pause import PauseSettings
 from mooncask.conductor.serving.billing.cache_rows import cache_rows
 from mooncask.conductor.serving.billing.pages import BillPage
 from mooncask.conductor.serving.caching.serving import ContextCaching
@@ -62,9 +64,10 @@ async def listening(app: web.Application, listen: str, key: str) -> AsyncIterato
 
 
 @contextlib.asynccontextmanager
-async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
-    """The part that knows workers and no clients."""
-    pools, client = Pools(), WorkerClient(secret_of(config.server), others=vllm_speech(config))
+async def dispatching(config: Config, name: str = "") -> AsyncIterator[LiveDispatcher]:
+    """The part that knows workers and no clients. `name`: what it calls itself to them."""
+    client = WorkerClient(secret_of(config.server), others=vllm_speech(config), conductor=name)
+    pools = Pools()
     prefixes = Prefixes(config.limits.prefix_seconds, node_tokens(config.nodes))
     limits = Limits(
         config.limits.running_max,
@@ -81,6 +84,7 @@ async def dispatching(config: Config) -> AsyncIterator[LiveDispatcher]:
             yield dispatcher
     finally:
         sweeping.cancel()
+        await dispatcher.pausing.close()
         await dispatcher.hot.close()
         await prefixes.close()
         await client.close()
@@ -101,6 +105,9 @@ def _policy_settings(config: Config) -> PolicySettings:
         balancing_threshold=config.policy.balancing_threshold,
         classes={name: Slo(section.ttft_seconds, section.tbt_seconds) for name, section in classes.items()},
         default_class=next(iter(classes)),
+        nodes_share=config.policy.nodes_share,
+        fetch_bytes_per_second=config.policy.fetch_bytes_per_second,
+        pause=PauseSettings(config.policy.pause_decode, config.policy.pause_slowdown, config.policy.pause_seconds_max),
     )
 
 
@@ -133,8 +140,9 @@ async def run(config: Config) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with contextlib.AsyncExitStack() as stack:
-        dispatcher = await stack.enter_async_context(dispatching(config))
-        workers = WorkersDoor(dispatcher.pools, secret_of(config.server), dispatcher.costs).application()
+        name = secrets.token_hex(8)
+        dispatcher = await stack.enter_async_context(dispatching(config, name))
+        workers = WorkersDoor(dispatcher.pools, secret_of(config.server), dispatcher.costs, name).application()
         address = await stack.enter_async_context(
             listening(workers, config.server.workers_listen, "server.workers_listen")
         )

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from msgspec.structs import replace
 
 from mooncask.client.worker_api import LINE_BYTES_MAX, Leave, Registration, Report
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
@@ -18,9 +19,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WorkersDoor:
-    """Handlers over the Conductor's Pools."""
+    """Handlers over the Conductor's Pools. `conductor`: the name that its calls carry."""
 
-    def __init__(self, pools: Pools, secret: str, costs: Mapping[str, PoolCosts] | None = None) -> None:
+    def __init__(
+        self, pools: Pools, secret: str, costs: Mapping[str, PoolCosts] | None = None, conductor: str = ""
+    ) -> None:
+        self._conductor = conductor
         self._pools, self._secret, self._costs = pools, secret.encode(), {} if costs is None else costs
 
     def application(self) -> web.Application:
@@ -49,7 +53,8 @@ class WorkersDoor:
 
     async def _report(self, request: web.Request) -> web.StreamResponse:
         answer = self._pools.report(await _body(request, Report), time.monotonic())
-        return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+        named = replace(answer, conductor=self._conductor)
+        return web.Response(body=msgspec.json.encode(named), content_type="application/json")
 
     async def _leave(self, request: web.Request) -> web.StreamResponse:
         self._pools.leave(await _body(request, Leave))

@@ -57,6 +57,13 @@ class ConductorProcess:
         self.process.kill()
         self.process.wait()
 
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections and does nothing until `thaw`."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

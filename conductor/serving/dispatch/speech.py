@@ -10,7 +10,7 @@ from typing import Protocol
 import aiohttp
 import msgspec
 
-from mooncask.client.worker_api import LINE_BYTES_MAX, DecodeCall, PrefillCall, StreamLine
+from mooncask.client.worker_api import CONDUCTOR_HEADER, LINE_BYTES_MAX, DecodeCall, PrefillCall, StreamLine
 from mooncask.conductor.serving.dispatch.pools import Worker
 
 Call = PrefillCall | DecodeCall
@@ -35,10 +35,10 @@ class Speech(Protocol):
 
 
 class MooncaskSpeech:
-    """`client/worker_api.py` itself. `secret` is the one that the Conductor shares with its workers."""
+    """`client/worker_api.py` itself. `secret` is the one that the Conductor shares with its workers, `conductor` its name."""
 
-    def __init__(self, secret: str, silence_seconds: float) -> None:
-        self._headers = {"Authorization": f"Bearer {secret}"}
+    def __init__(self, secret: str, silence_seconds: float, conductor: str = "") -> None:
+        self._headers = {"Authorization": f"Bearer {secret}", CONDUCTOR_HEADER: conductor}
         self._silence_seconds = silence_seconds
 
     def asked(self, worker: Worker, call: Call) -> Asked:

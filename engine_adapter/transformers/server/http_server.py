@@ -9,30 +9,42 @@ import msgspec
 from aiohttp import web
 
 from mooncask.client.worker_api import (
+    CONDUCTOR_HEADER,
     LINE_BYTES_MAX,
     DecodeCall,
     Failure,
     FailureKind,
+    PauseCall,
+    Paused,
     PrefillCall,
     Registration,
     RoleCall,
     State,
     StreamLine,
 )
+from mooncask.engine_adapter.transformers.server.callers import Callers
 from mooncask.engine_adapter.transformers.server.roles import Roles
 from mooncask.engine_adapter.transformers.server.streams import LineStream
 from mooncask.errors import Busy, MooncaskError
 
 Call = TypeVar("Call", PrefillCall, DecodeCall)
-Body = TypeVar("Body", PrefillCall, DecodeCall, RoleCall)
+Body = TypeVar("Body", PrefillCall, DecodeCall, RoleCall, PauseCall)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class WorkerDoor:
     """Handlers over one worker's Roles. `vocabulary`: token ids from it on are refused."""
 
-    def __init__(self, roles: Roles, registration: Callable[[], Registration], vocabulary: int, secret: str) -> None:
+    def __init__(
+        self,
+        roles: Roles,
+        registration: Callable[[], Registration],
+        vocabulary: int,
+        secret: str,
+        callers: Callers,
+    ) -> None:
         self._roles, self._registration, self._vocabulary = roles, registration, vocabulary
+        self._callers = callers
         self._secret = secret.encode()
 
     def application(self) -> web.Application:
@@ -40,6 +52,7 @@ class WorkerDoor:
         app = web.Application(client_max_size=LINE_BYTES_MAX, middlewares=[self._authorized])
         app.router.add_post("/v1/prefill", self._prefill)
         app.router.add_post("/v1/decode", self._decode)
+        app.router.add_post("/v1/pause", self._pause)
         app.router.add_post("/v1/role", self._role)
         app.router.add_get("/v1/state", self._state)
         return app
@@ -66,6 +79,13 @@ class WorkerDoor:
         except MooncaskError as exc:
             return _failed(400, FailureKind.REFUSED, exc.message, type(exc).__name__)
         return web.json_response({})
+
+    async def _pause(self, request: web.Request) -> web.StreamResponse:
+        call = await _body(request, PauseCall)
+        if isinstance(call, Failure):
+            return _answer(400, call)
+        paused = Paused(seconds=self._roles.pause(call.seconds))
+        return web.Response(body=msgspec.json.encode(paused), content_type="application/json")
 
     async def _state(self, request: web.Request) -> web.StreamResponse:
         told = await asyncio.to_thread(self._registration)
@@ -94,7 +114,8 @@ class WorkerDoor:
         except MooncaskError as exc:
             return _failed(400, FailureKind.REFUSED, exc.message, type(exc).__name__)
         try:
-            return await _sent(request, stream)
+            with self._callers.call(request.headers.get(CONDUCTOR_HEADER, ""), lambda: _cut_off(request)):
+                return await _sent(request, stream)
         finally:
             cancel()
 
@@ -107,6 +128,12 @@ async def _sent(request: web.Request, stream: LineStream) -> web.StreamResponse:
         await response.write(b"".join(encoder.encode(line) + b"\n" for line in lines) or b"\n")  # a sign of life
     await response.write_eof()
     return response
+
+
+def _cut_off(request: web.Request) -> None:
+    """Its handler ends as if the caller had closed the connection."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 async def _body(request: web.Request, kind: type[Body]) -> Body | Failure:

@@ -22,9 +22,18 @@ STORE_SECONDS = 2.0
 
 
 class Reporter:
-    """Reports to one Conductor until it is cancelled. `registration()` is asked, in a thread, each time it registers."""
+    """Reports to one Conductor until it is cancelled. `registration()` is asked, in a thread, each time it registers;
+    `heard(name)` is told of each answer."""
 
-    def __init__(self, conductor: str, secret: str, roles: Roles, registration: Callable[[], Registration]) -> None:
+    def __init__(
+        self,
+        conductor: str,
+        secret: str,
+        roles: Roles,
+        registration: Callable[[], Registration],
+        heard: Callable[[str], None],
+    ) -> None:
+        self._tell_heard = heard
         self._base, self._secret = conductor.rstrip("/") + "/internal/v1", secret
         self._roles, self._registration = roles, registration
         self._me: Registration | None = None
@@ -60,8 +69,8 @@ class Reporter:
                     await self._report(session, self._me)
                 pause = REPORT_SECONDS
             except (aiohttp.ClientError, TimeoutError, msgspec.DecodeError) as exc:
-                pause = min(AGAIN_SECONDS_MAX, pause * 2)
                 self._not_heard(exc)
+                pause = REPORT_SECONDS if self._known else min(AGAIN_SECONDS_MAX, pause * 2)
             except Exception:  # the top of this task: a worker that falls silent would be lost
                 pause = AGAIN_SECONDS_MAX
                 log.exception("telling the Conductor at %s failed", self._base)
@@ -107,6 +116,7 @@ class Reporter:
             response.raise_for_status()
             answer = msgspec.json.decode(await response.read(), type=Reported)
         self._heard = time.monotonic()
+        self._tell_heard(answer.conductor)
         self._known = answer.known
         for request in answer.cancel:
             self._roles.cancel(request)
@@ -116,7 +126,7 @@ class Reporter:
         self._role = answer.role or self._roles.role
 
     def _not_heard(self, why: Exception) -> None:
-        """A Conductor that is gone reads no answers: its requests are ended with their connections, and the rest here."""
+        """It may be gone. What it has called for here is ended by `callers.py`, or with its connections."""
         if self._known and time.monotonic() - self._heard > GONE_SECONDS:
             log.warning("no word from the Conductor at %s (%s); trying again", self._base, why or type(why).__name__)
             self._known = False

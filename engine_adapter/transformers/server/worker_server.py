@@ -20,6 +20,7 @@ from mooncask.engine_adapter.transformers.pipeline.head import PipelineHead
 from mooncask.engine_adapter.transformers.pipeline.split import described
 from mooncask.engine_adapter.transformers.pipeline.stages import StagePlan
 from mooncask.engine_adapter.transformers.prefill import WholeModel
+from mooncask.engine_adapter.transformers.server.callers import Callers
 from mooncask.engine_adapter.transformers.server.decode_engine import DecodeEngine
 from mooncask.engine_adapter.transformers.server.http_server import WorkerDoor
 from mooncask.engine_adapter.transformers.server.kv_slots import KvSlots
@@ -104,7 +105,8 @@ class WorkerServer:
     async def serving(self) -> AsyncIterator[str]:
         """Its address, while it serves and reports. Raises ConfigError when it can't listen there."""
         host, port = _listen_address(self.settings)
-        door = WorkerDoor(self.roles, self.registration, self.model.vocabulary, self.settings.secret)
+        settings, callers = self.settings, Callers(self.settings.gone_seconds)
+        door = WorkerDoor(self.roles, self.registration, self.model.vocabulary, settings.secret, callers)
         runner = web.AppRunner(door.application(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -112,18 +114,19 @@ class WorkerServer:
             try:
                 await site.start()
             except OSError as exc:
-                raise ConfigError("--listen", self.settings.listen, f"cannot listen there: {exc}") from exc
+                raise ConfigError("--listen", settings.listen, f"cannot listen there: {exc}") from exc
             self._address = f"http://{host}:{runner.addresses[0][1]}"
-            reporters = [
-                asyncio.create_task(Reporter(url, self.settings.secret, self.roles, self.registration).run())
-                for url in self.settings.conductors
+            beside = [asyncio.create_task(callers.watch())]
+            beside += [
+                asyncio.create_task(Reporter(url, settings.secret, self.roles, self.registration, callers.heard).run())
+                for url in settings.conductors
             ]
             try:
                 yield self._address
             finally:
-                for task in reporters:
+                for task in beside:
                     task.cancel()
-                await asyncio.gather(*reporters, return_exceptions=True)
+                await asyncio.gather(*beside, return_exceptions=True)
         finally:
             await runner.cleanup()
 

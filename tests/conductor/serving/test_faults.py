@@ -21,7 +21,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import requests
 from served_pool import Pool, Reference, served_pool, until
 
-from mooncask.client.worker_api import Role
+from mooncask.client.worker_api import GONE_SECONDS, Role
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 log = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ def test_no_answer_is_wrong_whatever_is_killed_frozen_or_stopped(tmp_path: Path)
 
 def a_frozen_decode_worker_costs_no_token_and_comes_back(pool: Pool, reference: Reference) -> None:
     prompt = pool.prompt(150, seed=1)
-    with contextlib.closing(pool.stream(prompt, 300)) as stream:
+    with contextlib.closing(pool.stream(prompt, 600)) as stream:
         stream.read(20)
         [frozen] = pool.serving("decode")
         frozen.freeze()
         try:
-            assert stream.read().tokens() == reference.answer(prompt, 300)
+            assert stream.read().tokens() == reference.answer(prompt, 600)
         finally:
             frozen.thaw()
 
@@ -115,6 +115,20 @@ def a_conductor_that_is_killed_breaks_its_answers_and_is_found_again(pool: Pool,
     pool.start_conductor()
     pool.wait_until_ready(2, 2)
     assert pool.tokens(prompt, 30) == reference.answer(prompt, 30)
+
+
+def a_conductor_that_is_frozen_holds_no_slot_and_goes_on_where_it_was(pool: Pool, reference: Reference) -> None:
+    """It keeps its connections, as one does that the network has cut off: nobody tells the workers."""
+    prompt = pool.prompt(100, seed=45)
+    with contextlib.closing(pool.stream(prompt, 1500)) as stream:
+        stream.read(5)
+        pool.conductor.freeze()
+        try:
+            assert until(pool.idle, "workers go on for a Conductor that says nothing", 15) < GONE_SECONDS + 1.5
+        finally:
+            pool.conductor.thaw()
+        assert stream.read().tokens() == reference.answer(prompt, 1500)
+    pool.wait_until_ready(2, 2)
 
 
 def two_conductors_see_each_other_s_answers_and_share_the_slots(pool: Pool, reference: Reference) -> None:
@@ -187,6 +201,7 @@ SCENARIOS: list[Callable[[Pool, Reference], None]] = [
     a_daemon_that_dies_while_decode_loads_costs_no_token,
     a_client_that_goes_away_ends_its_request_at_both_workers,
     a_conductor_that_is_killed_breaks_its_answers_and_is_found_again,
+    a_conductor_that_is_frozen_holds_no_slot_and_goes_on_where_it_was,
     two_conductors_see_each_other_s_answers_and_share_the_slots,
     a_change_of_role_under_load_costs_no_token,
     a_worker_that_is_told_to_stop_ends_its_answers_and_takes_no_more,
