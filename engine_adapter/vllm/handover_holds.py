@@ -1,27 +1,15 @@
 """Blocks that a prefill engine handed over stay where they are until decode has loaded them, or for a minute.
 
 The prefill side holds them by the hand-over's id once their saves are done; a decode engine at the same node ends the hold
-after its load. At another node nobody can, and the time does. A hold that fails costs nothing but the promise: what was
-evicted is computed. Not here: how the daemon holds (docs/HTTP.md, POST /-/v1/hold).
+after its load. Not here: the hold itself (`handover_hold.py`).
 """
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from mooncask.client.control_client import ControlClient
-from mooncask.client.hold import HoldRequest
+from mooncask.engine_adapter.handover_hold import KEYS_MAX, HandOverHold
 from mooncask.engine_adapter.vllm.connection import StoreConnection
-from mooncask.errors import MooncaskError
-
-log = logging.getLogger(__name__)
-
-HOLD_SECONDS = 60.0
-SHARE = 0.5
-"""Of what may be pinned at all."""
-KEYS_MAX = 16_384
-ID_CHARACTERS_MAX = 64
 
 Background = Callable[[str, Callable[[], object]], object]
 """Runs a call whose answer nobody waits for."""
@@ -40,9 +28,8 @@ class HandOverHolds:
 
     def __init__(self, connection: StoreConnection, background: Background) -> None:
         self._connection, self._background = connection, background
-        self._control = ControlClient(connection.settings.socket, connection.settings.deadline_seconds)
+        self._hold = HandOverHold(connection.settings.socket, connection.settings.deadline_seconds)
         self._ending: dict[str, _Ending] = {}
-        self._said = False
 
     def handed_over(self, handover_id: str, keys: Sequence[bytes], saving: Mapping[int, int]) -> None:
         """They are held as soon as `saving` is done."""
@@ -61,26 +48,20 @@ class HandOverHolds:
 
     def loaded(self, handover_id: str) -> None:
         """Decode has them: nobody needs them held any more."""
-        if 0 < len(handover_id) <= ID_CHARACTERS_MAX:
-            self._background("ending a hand-over's hold", partial(self._ask, handover_id, (), 0.0))
+        self._background("ending a hand-over's hold", partial(self._end_everywhere, handover_id))
 
     def close(self) -> None:
-        self._control.close()
+        self._hold.close()
 
     def _hold_what_is_saved(self) -> None:
         for handover_id in [name for name, ending in self._ending.items() if not ending.saving]:
             keys = self._ending.pop(handover_id).keys
-            self._background("holding a hand-over", partial(self._ask, handover_id, keys, HOLD_SECONDS))
+            self._background("holding a hand-over", partial(self._hold_everywhere, handover_id, keys))
 
-    def _ask(self, handover_id: str, keys: Sequence[bytes], seconds: float) -> None:
-        """A fault is said once, and says nothing about the socket on which blocks come and go."""
-        try:
-            for handle in self._connection.handles:
-                name, named = f"handover {handover_id} {handle.name}", tuple(key.hex() for key in keys)
-                self._control.hold(
-                    HoldRequest(namespace=handle.name, name=name, keys=named, seconds=seconds, share=SHARE)
-                )
-        except MooncaskError as error:
-            if not self._said:
-                log.warning("blocks of hand-overs may be evicted before decode has them: %s", error)
-            self._said = True
+    def _hold_everywhere(self, handover_id: str, keys: Sequence[bytes]) -> None:
+        for handle in self._connection.handles:
+            self._hold.hold(handle.name, handover_id, keys)
+
+    def _end_everywhere(self, handover_id: str) -> None:
+        for handle in self._connection.handles:
+            self._hold.end(handle.name, handover_id)

@@ -13,6 +13,7 @@ from small_engine import BLOCK_TOKENS, Request, SmallEngine, until
 
 from mooncask.client.control_client import ControlClient
 from mooncask.client.local import LocalClient
+from mooncask.engine_adapter.handover_hold import HandOverHold
 
 names = count()
 IDS = [0, 1, 2, 3]
@@ -89,8 +90,8 @@ def test_what_nobody_asked_to_hand_over_is_not_held(daemon: DaemonProcess) -> No
 
 def test_a_hold_that_is_refused_costs_the_engine_nothing(daemon: DaemonProcess) -> None:
     with SmallEngine(daemon.socket_path, role="writes") as prefill:
-        prefill.scheduler.holds._control.close()
-        prefill.scheduler.holds._control = ControlClient("/nowhere/mooncask.sock")
+        prefill.scheduler.holds.close()
+        prefill.scheduler.holds._hold = HandOverHold("/nowhere/mooncask.sock", 1.0)
         prefilled(prefill, request(ASKED))
-        until(lambda: prefill.scheduler.holds._said, "refused")
+        until(lambda: prefill.scheduler.holds._hold._said, "refused")
         assert prefill.scheduler.connection.usable and not prefill.scheduler.connection.faults
