@@ -23,12 +23,18 @@ class ConductorProcess:
     @classmethod
     @contextmanager
     def start(
-        cls, folder: Path, settings: str, environment: Mapping[str, str] | None = None, words: Sequence[str] = ()
+        cls,
+        folder: Path,
+        settings: str,
+        environment: Mapping[str, str] | None = None,
+        words: Sequence[str] = (),
+        under: Sequence[str] = (),
     ) -> Iterator["ConductorProcess"]:
-        """`settings`: TOML; the listeners are added where they are missing. `words` go on its command line. Ended by SIGTERM, and seen to go."""
+        """`settings`: TOML; the listeners are added where they are missing. `words` go on its command line, `under` before it.
+        Ended by SIGTERM, and seen to go."""
         config, log = folder / "conductor.toml", folder / "conductor.log"
         config.write_text(settings)
-        command = [sys.executable, "-m", "mooncask.tools", "conductor", "--config", str(config), *words]
+        command = [*under, sys.executable, "-m", "mooncask.tools", "conductor", "--config", str(config), *words]
         listeners = {
             "MOONCASK_CONDUCTOR_SERVER_LISTEN": "127.0.0.1:0",
             "MOONCASK_CONDUCTOR_SERVER_WORKERS_LISTEN": "127.0.0.1:0",

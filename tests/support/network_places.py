@@ -10,10 +10,12 @@ whose switch lost its way; both ends still have their link. Unix sockets are rea
 """
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -23,6 +25,7 @@ import pytest
 SECONDS = 10.0
 NOBODY = "02:00:00:00:00:fe"
 """A link address that no place has."""
+CLONE_NEWNET = 0x40000000
 _TOOLS = ("ip", "tc", "unshare", "nsenter")
 
 
@@ -63,6 +66,16 @@ class Place:
     def prefix(self) -> tuple[str, ...]:
         """Before a command that shall run here. The command keeps the pid of the process that is started."""
         return ("nsenter", f"--net=/proc/{self.pid}/ns/net", "--")
+
+    def threads(self, count: int) -> ThreadPoolExecutor:
+        """Whose sockets are in this place."""
+        return ThreadPoolExecutor(count, initializer=self._enter)
+
+    def _enter(self) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path(f"/proc/{self.pid}/ns/net").open("rb") as namespace:
+            if libc.setns(namespace.fileno(), CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "no thread can enter the place")
 
     def ip(self, *lines: str) -> None:
         """Commands of iproute2's ip, in one go."""

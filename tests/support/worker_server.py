@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,12 +28,12 @@ class WorkerServerProcess:
     @classmethod
     @contextmanager
     def start(
-        cls, folder: Path, name: str, role: str, model: Path, socket: str, **options: str
+        cls, folder: Path, name: str, role: str, model: Path, socket: str, under: Sequence[str] = (), **options: str
     ) -> Iterator["WorkerServerProcess"]:
-        """`options` by the names of the command line, with underscores; several Conductors apart by a blank."""
+        """`options` by the names of the command line, with underscores; several Conductors apart by a blank. `under`: before it."""
         log = folder / f"{name}.log"
         arguments = {"role": role, "model": str(model), "socket": socket, "name": name, **options}
-        command = [sys.executable, "-m", "mooncask.engine_adapter.transformers.server"]
+        command = [*under, sys.executable, "-m", "mooncask.engine_adapter.transformers.server"]
         for option, value in arguments.items():
             for one in value.split(" ") if option == "conductor" else [value]:
                 command += [f"--{option.replace('_', '-')}", one]
