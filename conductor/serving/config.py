@@ -12,8 +12,9 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from mooncask.client.worker_api import Role
+from mooncask.client.worker_api import PAUSE_SECONDS_MAX, Role
 from mooncask.conductor.scheduling.admission import ADMISSIONS
+from mooncask.conductor.scheduling.pause import PAUSES
 from mooncask.conductor.scheduling.placement import PLACEMENTS
 from mooncask.conductor.serving.billing.prices import Prices
 from mooncask.errors import ConfigError
@@ -53,6 +54,18 @@ class PolicySection(Section, frozen=True):
     admission: str = "predicted"
     threshold: Positive = 1.0
     balancing_threshold: Positive = 1.5
+    nodes_share: bool = True
+    """The nodes' daemons are one cluster: what one holds the others bring by themselves. False where they know nothing of each
+    other."""
+    fetch_bytes_per_second: Positive = 1e9
+    """From another node, until workers have told how fast that is."""
+    pause_decode: str = "never"
+    """`slo`: decode stands still for a prefill on its node that would be late otherwise. Only where the workers of a node compute
+    on one device or the same cores; where each has its own, nobody gains by it."""
+    pause_slowdown: Annotated[float, msgspec.Meta(ge=1)] = 2.0
+    """So many times longer a prefill takes beside a decoding batch, until that is learned."""
+    pause_seconds_max: Annotated[float, msgspec.Meta(gt=0, le=PAUSE_SECONDS_MAX)] = 0.5
+    """The longest pause at a time."""
 
 
 class LimitsSection(Section, frozen=True):
@@ -313,6 +326,7 @@ def _read(path: Path) -> dict[str, dict[str, object]]:
 def _check(config: Config) -> None:
     _one_of("policy.placement", config.policy.placement, PLACEMENTS)
     _one_of("policy.admission", config.policy.admission, ADMISSIONS)
+    _one_of("policy.pause_decode", config.policy.pause_decode, PAUSES)
     _check_indexer(config.indexer)
     if config.plan.hook_command and config.plan.hook_url:
         raise ConfigError("plan.hook_url", config.plan.hook_url, "give either hook_command or hook_url")

@@ -3,57 +3,77 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mooncask.conductor.scheduling.facts import Slo
-from mooncask.conductor.scheduling.pause import NeverPause, PauseDecode, Running, Waiting
+from mooncask.conductor.scheduling.pause import NeverPause, Pause, PauseForLevels, Running, Waiting
 
 SLO = Slo(ttft_seconds=1.0, tbt_seconds=0.1)
-POLICY = PauseDecode(SLO, slowdown=2.0, seconds_max=0.5)
+POLICY, SLOWDOWN = PauseForLevels(seconds_max=0.5), 2.0
+
+
+def running(tokens: int, seconds: float) -> Running:
+    return Running(tokens, seconds, SLO.tbt_seconds)
+
+
+def asked(work: float, left: float, answers: Sequence[Running]) -> float:
+    return POLICY.seconds(Waiting(work, left), answers, SLOWDOWN)
 
 
 def test_a_prefill_that_is_in_time_stops_nobody() -> None:
-    assert POLICY.seconds(Waiting(0.4, 0.9), [Running(100, 1.0)]) == 0.0
+    assert asked(0.4, 0.9, [running(100, 1.0)]) == 0.0
 
 
 def test_a_late_prefill_gets_the_shortest_pause_that_saves_it() -> None:
     # 0.6 s of work in 1.0 s: beside decode it takes 1.2 s; 0.2 s alone and 0.4 s of work at half the speed are 1.0 s.
-    assert POLICY.seconds(Waiting(0.6, 1.0), [Running(100, 1.0)]) == pytest.approx(0.2)
+    assert asked(0.6, 1.0, [running(100, 1.0)]) == pytest.approx(0.2)
 
 
 def test_what_can_not_be_saved_costs_nobody_anything() -> None:
-    assert POLICY.seconds(Waiting(1.1, 1.0), [Running(100, 1.0)]) == 0.0
-    assert POLICY.seconds(Waiting(0.9, 1.0), [Running(1000, 1.0)]) == 0.0  # 0.8 s: longer than a pause may be
+    assert asked(1.1, 1.0, [running(100, 1.0)]) == 0.0
+
+
+def test_a_long_pause_is_made_of_several() -> None:
+    assert asked(0.9, 1.0, [running(1000, 1.0)]) == 0.5  # of 0.8 s
+    assert asked(0.4, 0.5, [running(1000, 1.5)]) == pytest.approx(0.3)  # what is left of them
 
 
 def test_no_answer_is_made_late() -> None:
-    assert POLICY.seconds(Waiting(0.6, 1.0), [Running(100, 1.0), Running(10, 0.9)]) == 0.0
-    assert POLICY.seconds(Waiting(0.6, 1.0), []) == 0.0
+    assert asked(0.6, 1.0, [running(100, 1.0), running(10, 0.9)]) == 0.0
+    assert (
+        asked(0.9, 1.0, [running(17, 1.0)]) == 0.0
+    )  # it has 0.7 s to give and 0.8 s are needed: half of it would be in vain
+    assert asked(0.6, 1.0, []) == 0.0
+
+
+def test_where_decode_slows_nothing_down_nobody_stops() -> None:
+    assert POLICY.seconds(Waiting(0.9, 0.95), [running(100, 1.0)], 1.0) == 0.0
 
 
 @given(
     st.builds(Waiting, st.floats(0.01, 3), st.floats(-1, 3)),
-    st.lists(st.builds(Running, st.integers(0, 500), st.floats(0, 60)), max_size=5),
+    st.lists(st.builds(running, st.integers(0, 500), st.floats(0, 60)), max_size=5),
 )
 def test_a_pause_always_saves_the_prefill_and_never_costs_an_answer_its_level(
-    waiting: Waiting, running: list[Running]
+    waiting: Waiting, answers: list[Running]
 ) -> None:
-    pause = POLICY.seconds(waiting, running)
-    if pause:
-        finished = pause + (waiting.work_seconds - pause) * POLICY.slowdown
-        assert finished <= waiting.left_seconds + 1e-9
-        assert all(one.seconds + pause <= one.tokens * SLO.tbt_seconds + 1e-9 for one in running)
+    pauses = 0.0
+    while pause := POLICY.seconds(waiting, answers, SLOWDOWN):
+        assert pause <= POLICY.seconds_max
+        pauses += pause
+        waiting = Waiting(waiting.work_seconds - pause, waiting.left_seconds - pause)
+        answers = [running(one.tokens, one.seconds + pause) for one in answers]
+        if pause < 1e-6:
+            break
+    if pauses:
+        assert waiting.work_seconds * SLOWDOWN <= waiting.left_seconds + 1e-6
+        assert all(one.spare_seconds >= -1e-9 for one in answers)
 
 
 # --- one machine that does both ---
-
-
-class Pausing(Protocol):
-    def seconds(self, waiting: Waiting, running: Sequence[Running]) -> float: ...
 
 
 @dataclass
@@ -70,7 +90,7 @@ class Request:
         return in_time and self.ended - self.first <= self.tokens * SLO.tbt_seconds
 
 
-def goodput(policy: Pausing, seed: int, tick: float = 0.01) -> int:
+def goodput(policy: Pause, seed: int, tick: float = 0.01) -> int:
     """Requests within both levels, of 150 on a machine on which prefill and decode halve each other's speed."""
     random_source, now, clock = random.Random(seed), 0.0, 0.0
     todo = []
@@ -83,7 +103,8 @@ def goodput(policy: Pausing, seed: int, tick: float = 0.01) -> int:
             queue.append(todo.pop(0))
         if queue and now >= paused_until:
             waiting = Waiting(queue[0].work, queue[0].arrived + SLO.ttft_seconds - now)
-            paused_until = now + policy.seconds(waiting, [Running(one.told, now - one.first) for one in batch])
+            answers = [running(one.told, now - one.first) for one in batch]
+            paused_until = now + policy.seconds(waiting, answers, SLOWDOWN)
         decoding = bool(batch) and now >= paused_until
         if queue:
             queue[0].work -= tick / (2.0 if decoding else 1.0)

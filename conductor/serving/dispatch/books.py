@@ -35,6 +35,8 @@ class DecodeEntry:
     eta: float
     started: float | None = None
     output_tokens: int = 0
+    tbt_seconds: float = 0.0
+    """Its level, of seconds a token."""
 
 
 @dataclass(slots=True)
@@ -121,6 +123,10 @@ class Books:
         return [Decoding(e.eta, e.context_tokens) for e in self.decodes.values() if e.started is None]
 
     # --- others' requests ---
+
+    def others_on(self, worker: Worker) -> int:
+        """Answers of other Conductors that it reports."""
+        return self._foreign(worker)[0]
 
     def _foreign(self, worker: Worker) -> tuple[int, int]:
         """Answers of other Conductors that the worker reports: how many, and about how many tokens."""

@@ -49,6 +49,8 @@ class Decision(msgspec.Struct):
     """What broke on the way, in words."""
     ttft: float = 0.0
     seconds: float = 0.0
+    paused_seconds: float = 0.0
+    """Decode on its node stood still for so long, so that its prefill was in time."""
     cached_tokens: int = 0
     output_tokens: int = 0
     ended: str = ""
@@ -63,7 +65,9 @@ class History:
     rejections: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
     calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
-    """(predicted, happened) TTFT of requests that were not retried."""
+    """(predicted, happened) TTFT of requests that were prefilled, and not retried."""
+    inline_calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
+    """The same of those whose prompt decode computed itself."""
     step_calibration: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=PAIRS_MAX))
     """(predicted, happened) seconds of decode steps."""
     _requests: OrderedDict[str, Decision] = field(default_factory=OrderedDict)
@@ -82,7 +86,8 @@ class History:
     def first_token(self, decision: Decision, ttft: float) -> None:
         decision.ttft = ttft
         if decision.attempts == 1:
-            self.calibration.append((decision.predicted_ttft, ttft))
+            pairs = self.inline_calibration if decision.inline else self.calibration
+            pairs.append((decision.predicted_ttft, ttft))
 
     def ended(self, decision: Decision, how: str, seconds: float) -> None:
         """Once a request; what was rejected has ended already."""

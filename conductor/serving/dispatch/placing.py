@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from mooncask.client.worker_api import Role
 from mooncask.conductor.scheduling.decision import Arrival, Assignment, Policies, PoolFacts, Rejection
 from mooncask.conductor.scheduling.facts import PrefillFacts, Reason
+from mooncask.conductor.scheduling.placement import with_shared
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry, PrefillEntry
-from mooncask.conductor.serving.dispatch.costs import PoolCosts
+from mooncask.conductor.serving.dispatch.costs import PoolCosts, PromptCosts
 from mooncask.conductor.serving.dispatch.history import Candidate, Decision
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
 from mooncask.conductor.serving.dispatch.prefixes import Held
@@ -51,11 +52,13 @@ class Placement:
 
 @dataclass(slots=True)
 class Placer:
-    """Of one Conductor. `inline_tokens`: as many missing tokens as decode computes itself."""
+    """Of one Conductor. `inline_tokens`: as many missing tokens as decode computes itself. `nodes_share`: a node's daemon brings
+    what other nodes hold by itself."""
 
     pools: Pools
     books: Books
     inline_tokens: int
+    nodes_share: bool = True
 
     def place(
         self, prompt: Prompt, policies: Policies, costs: PoolCosts, decision: Decision, exclude: set[str], admit: bool
@@ -71,16 +74,19 @@ class Placer:
         inline = prompt.tokens - matched <= self.inline_tokens
         if not prefills and not inline:
             raise NoWorkers(f"no prefill worker of model {prompt.model} answers")
-        facts = self._facts(prompt, prefills or decodes, decodes, costs, now)
+        looked_at = decodes if inline else prefills
+        prices = PromptCosts(costs, [worker.name for worker in looked_at], inline)
+        facts = self._facts(prompt, looked_at, decodes, prices, now)
         arrival = Arrival(0, now, prompt.tokens, prompt.priority)
-        decided = policies.decide(arrival, facts, costs)
+        decided = policies.decide(arrival, facts, prices)
         if isinstance(decided, Rejection):
-            decided = self._admitted_anyway(decided, arrival, facts, policies, costs, admit)
+            decided = self._admitted_anyway(decided, arrival, facts, policies, prices, admit)
         choice = decided.prefill
         decode = decodes[decided.decode]
         worker = None if inline else prefills[choice.node]
-        seconds = facts.prefills[choice.node].slowness * costs.prefill_seconds(prompt.tokens, choice.prefix_tokens)
-        _note(decision, worker, decode, choice.ttft_seconds, inline, prefills, facts.prefills, prompt, costs)
+        told = facts.prefills[choice.node]
+        seconds = told.slowness * prices.occupied_seconds(prompt.tokens, choice.prefix_tokens)
+        _note(decision, worker, decode, choice.ttft_seconds, inline, looked_at, facts.prefills, prompt, prices)
         if worker is not None:
             tokens = prompt.tokens - choice.prefix_tokens
             self.books.prefills[prompt.request] = PrefillEntry(worker.name, tokens, seconds)
@@ -105,17 +111,18 @@ class Placer:
             raise Overloaded(reason, self._retry_after(reason, 0.0))
 
     def _facts(
-        self, prompt: Prompt, prefills: Sequence[Worker], decodes: Sequence[Worker], costs: PoolCosts, now: float
+        self, prompt: Prompt, prefills: Sequence[Worker], decodes: Sequence[Worker], prices: PromptCosts, now: float
     ) -> PoolFacts:
-        step, pace = prompt.block_tokens, costs.pace
+        step, pace = prompt.block_tokens, prices.pool.pace
         nobody = Held(0, 0)
+        own = [
+            self.books.prefill_facts(worker, held.now * step, max(held.soon, mine) * step, pace, now)
+            for worker in prefills
+            for held in [prompt.held.get(worker.registration.node.name, nobody)]
+            for mine in [prompt.engines.get(worker.name, 0)]
+        ]
         return PoolFacts(
-            prefills=[
-                self.books.prefill_facts(worker, held.now * step, max(held.soon, own) * step, pace, now)
-                for worker in prefills
-                for held in [prompt.held.get(worker.registration.node.name, nobody)]
-                for own in [prompt.engines.get(worker.name, 0)]
-            ],
+            prefills=with_shared(own, prices) if self.nodes_share else own,
             decodes=[self.books.decode_facts(worker) for worker in decodes],
             expected_output=self.books.expected_output,
             decode_seconds=self.books.decode_seconds,
@@ -124,11 +131,17 @@ class Placer:
         )
 
     def _admitted_anyway(
-        self, rejected: Rejection, arrival: Arrival, facts: PoolFacts, policies: Policies, costs: PoolCosts, admit: bool
+        self,
+        rejected: Rejection,
+        arrival: Arrival,
+        facts: PoolFacts,
+        policies: Policies,
+        prices: PromptCosts,
+        admit: bool,
     ) -> Assignment:
         """What is only tried again was admitted before; and where nothing runs nobody is turned away for how long a step takes:
         waiting would make it no shorter."""
-        choice = policies.placement.place(arrival.tokens, facts.prefills, costs)
+        choice = policies.placement.place(arrival.tokens, facts.prefills, prices)
         hopeless = rejected.reason is not Reason.VRAM and self._idle(facts)
         if admit and not hopeless:
             raise Overloaded(rejected.reason, self._retry_after(rejected.reason, choice.ttft_seconds))
@@ -159,10 +172,10 @@ def _note(
     decode: Worker,
     ttft_seconds: float,
     inline: bool,
-    prefills: Sequence[Worker],
+    looked_at: Sequence[Worker],
     facts: Sequence[PrefillFacts],
     prompt: Prompt,
-    costs: PoolCosts,
+    prices: PromptCosts,
 ) -> None:
     decision.prefill_worker, decision.decode_worker = prefill.name if prefill else "", decode.name
     decision.predicted_ttft, decision.inline = ttft_seconds, inline
@@ -172,7 +185,7 @@ def _note(
             worker.registration.node.name,
             told.queue_seconds,
             told.prefix_tokens,
-            told.queue_seconds + told.slowness * costs.prefill_seconds(prompt.tokens, told.prefix_tokens),
+            told.queue_seconds + told.slowness * prices.prefill_seconds(prompt.tokens, told.prefix_tokens),
         )
-        for worker, told in zip(prefills, facts, strict=False)
+        for worker, told in zip(looked_at, facts, strict=True)
     ]

@@ -26,7 +26,7 @@ class Prefilling:
         on_done: Callable[[PrefillDone], None],
         on_failed: Callable[[Exception], None],
     ) -> None:
-        self._client, self._worker, self._call, self._entry = client, worker, call, entry
+        self._client, self.worker, self._call, self._entry = client, worker, call, entry
         self._on_done, self._on_failed = on_done, on_failed
         self._started = asyncio.Event()
         self._error: Exception | None = None
@@ -47,7 +47,7 @@ class Prefilling:
 
     async def _run(self) -> None:
         try:
-            async with self._client.stream(self._worker, self._call) as lines:
+            async with self._client.stream(self.worker, self._call) as lines:
                 async for line in lines:
                     if isinstance(line, Started):
                         self._entry.started = time.monotonic()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mooncask.client.worker_api import DecodeCall, DecodeDone, Logprob, StreamLine, TokenLogprobs, Tokens
+from mooncask.client.worker_api import DecodeCall, DecodeDone, Loaded, Logprob, StreamLine, TokenLogprobs, Tokens
 from mooncask.engine_adapter.transformers.chunks import Chunk
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer
 from mooncask.engine_adapter.transformers.sampling import Logits, choose, log_probabilities
@@ -29,6 +29,11 @@ class Answer:
     """Tokens whose KV is in the slot."""
     loaded_tokens: int = 0
     load_seconds: float = 0.0
+    loaded: list[Loaded] = field(default_factory=list)
+    ready_at: float = 0.0
+    """When its KV was there, on a clock that stands still with the batch."""
+    prompt_seconds: float = 0.0
+    """From then to the first token."""
     tail: deque[Chunk] = field(default_factory=deque)
     """What of the prompt is still to be computed."""
     tokens: list[int] = field(default_factory=list)
@@ -62,6 +67,8 @@ class Answer:
             cached_tokens=self.loaded_tokens,
             computed_tokens=len(self.call.tokens) - self.loaded_tokens,
             load_seconds=self.load_seconds,
+            loaded=self.loaded,
+            prompt_seconds=self.prompt_seconds,
             stored_blocks=stored_blocks,
             faults=self.faults,
         )

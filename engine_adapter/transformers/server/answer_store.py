@@ -1,5 +1,7 @@
 """An answer's KV between the store and its slot. What the store can't do is a fault in the answer's figures, and computed."""
 
+from mooncask.client.wire import Tier
+from mooncask.client.worker_api import Loaded
 from mooncask.engine_adapter.transformers.chunks import chunks, loadable_blocks
 from mooncask.engine_adapter.transformers.server.answer import Answer
 from mooncask.engine_adapter.transformers.store_link import LoadOutcome, StoreSession
@@ -14,9 +16,14 @@ def fill(answer: Answer, session: StoreSession, prefill_chunk: int) -> None:
     keys = session.keys(call.tokens, call.cache_salt, call.public_tokens)[: loadable_blocks(len(call.tokens), step)]
     outcome = _bring(answer, session, keys)
     answer.loaded_tokens = answer.length = outcome.blocks * step
-    answer.load_seconds = outcome.seconds
+    answer.load_seconds, answer.loaded = outcome.seconds, loaded(outcome)
     answer.tail.extend(chunks(answer.length, len(call.tokens), prefill_chunk))
     answer.faults = dict(session.faults)
+
+
+def loaded(outcome: LoadOutcome) -> list[Loaded]:
+    """As it is told: bytes by the name of the tier they came from."""
+    return [Loaded(Tier(tier).name.lower(), size) for tier, size in sorted(outcome.bytes_by_tier.items()) if size]
 
 
 def write_back(answer: Answer, session: StoreSession) -> int:

@@ -4,7 +4,8 @@
     -> a token a step -> (a loader's thread) write back -> the slot is free
 
 Loading waits for the store and never for the model; the model never waits for the store. A call that finds no slot is
-refused as busy at once: queues belong to the Conductor. Not here: HTTP.
+refused as busy at once: queues belong to the Conductor. On demand the batch stands still for a moment, between two steps, so
+that a prefill which shares the machine goes first. Not here: HTTP.
 """
 
 import logging
@@ -24,6 +25,7 @@ from mooncask.engine_adapter.transformers.server.answer_store import fill, write
 from mooncask.engine_adapter.transformers.server.batch_pass import next_logits
 from mooncask.engine_adapter.transformers.server.kv_slots import KvSlots
 from mooncask.engine_adapter.transformers.server.links import LinkPool
+from mooncask.engine_adapter.transformers.server.stand_still import StandStill
 from mooncask.errors import Busy, ContextTooLong
 
 log = logging.getLogger(__name__)
@@ -45,7 +47,7 @@ class DecodeLoad:
 
 
 class DecodeEngine:
-    """`submit`, `cancel`, `load`, `take_steps` and `close` may be called from any thread."""
+    """`submit`, `cancel`, `pause`, `load`, `take_steps` and `close` may be called from any thread."""
 
     def __init__(self, model: Model, links: LinkPool, slots: KvSlots, prefill_chunk: int) -> None:
         self._model, self._links, self._slots, self._prefill_chunk = model, links, slots, prefill_chunk
@@ -56,6 +58,7 @@ class DecodeEngine:
         """Those whose KV is there, but not that of the prompt's tail."""
         self._batch: list[Answer] = []
         self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        self._still = StandStill()
         self._closed = False
         self._loaders = ThreadPoolExecutor(slots.slots, "kv-loader")
         self._thread = threading.Thread(target=self._run, name="decode")
@@ -100,6 +103,18 @@ class DecodeEngine:
             answer.cancelled = True
             self._changed.notify()
 
+    def pause(self, seconds: float) -> float:
+        """Computes nothing for so long, from the end of the running step on; 0 ends that. Returns what of it is done.
+
+        What is cancelled ends all the same. No step is kept waiting for longer than PAUSE_SECONDS_MAX.
+        """
+        with self._changed:
+            if not self._batch and not self._arrived:
+                return 0.0
+            granted = self._still.ask(seconds, time.monotonic())
+            self._changed.notify()
+            return granted
+
     def load(self) -> DecodeLoad:
         with self._changed:
             running, context = len(self._batch), sum(answer.length for answer in self._batch)
@@ -136,6 +151,7 @@ class DecodeEngine:
             self._end(answer, Failure(kind=FailureKind.KV_LOST, message=text))
             return
         with self._changed:
+            answer.ready_at = self._moving_clock()
             self._arrived.append(answer)
             self._changed.notify()
 
@@ -154,14 +170,34 @@ class DecodeEngine:
                 self._changed.wait_for(lambda: self._arrived or self._batch or self._closed)
                 if self._closed and not self._answers:
                     return
+                cancelled = self._stand_still()
                 arrived = self._arrived[0] if self._arrived else None
                 if arrived is None and not self._batch:  # closing: the loaders have the rest
                     self._changed.wait()
                     continue
+            if cancelled:
+                for answer in cancelled:
+                    self._guarded([answer], lambda answer=answer: self._finish(answer))  # type: ignore[misc]
+                continue
             if arrived is not None:
                 self._guarded([arrived], lambda arrived=arrived: self._compute_chunk(arrived))  # type: ignore[misc]
             if self._batch:
                 self._guarded(list(self._batch), self._step)
+
+    def _stand_still(self) -> list[Answer]:
+        """Waits as long as it is asked to; those that were cancelled meanwhile end at once. The condition is held."""
+        cancelled, started = list[Answer](), time.monotonic()
+        while (left := self._still.left_seconds(time.monotonic())) and not self._closed:
+            cancelled = [answer for answer in [*self._batch, *self._arrived] if answer.cancelled]
+            if cancelled:
+                break
+            self._changed.wait(left)
+        self._still.stood(time.monotonic() - started)
+        return cancelled
+
+    def _moving_clock(self) -> float:
+        """Seconds in which it did not stand still."""
+        return time.monotonic() - self._still.total_seconds
 
     def _compute_chunk(self, answer: Answer) -> None:
         """The next chunk of the prompt; with the last one the answer has its first token and joins the batch."""
@@ -172,8 +208,10 @@ class DecodeEngine:
         cache = cache_over(answer.buffer, answer.length, ignore_layer)
         logits = self._model.forward(answer.call.tokens[chunk.start : chunk.stop], cache)
         answer.length = chunk.stop
+        self._still.stepped()
         if answer.tail:
             return
+        answer.prompt_seconds = self._moving_clock() - answer.ready_at
         answer.take(logits.cpu().numpy())
         with self._changed:
             self._arrived.remove(answer)
@@ -192,6 +230,7 @@ class DecodeEngine:
             answer.take(logits)
         with self._changed:
             self._steps.append(Step(len(batch), context, time.perf_counter() - started))
+            self._still.stepped()
         self._sweep()
 
     def _sweep(self) -> None:

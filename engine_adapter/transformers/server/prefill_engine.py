@@ -18,6 +18,7 @@ from mooncask.client.worker_api import (
 )
 from mooncask.engine_adapter.transformers.prefill import Prefilling
 from mooncask.engine_adapter.transformers.server.answer import Tell
+from mooncask.engine_adapter.transformers.server.answer_store import loaded
 from mooncask.errors import Busy, ContextTooLong, MooncaskError
 
 log = logging.getLogger(__name__)
@@ -168,5 +169,7 @@ class PrefillEngine:
             stored_blocks=job.stored,
             queue_seconds=started - waiting.since,
             seconds=time.monotonic() - started,
+            load_seconds=prefix.outcome.seconds,
+            loaded=loaded(prefix.outcome),
             faults=dict(session.faults),
         )

@@ -55,6 +55,10 @@ class Roles:
             if engine is not None:
                 engine.cancel(request)
 
+    def pause(self, seconds: float) -> float:
+        """Decode stands still for so long; 0 ends that. Returns what of it is done."""
+        return self._decode.pause(seconds) if self._decode is not None else 0.0
+
     def report(self, name: str, incarnation: str) -> Report:
         """How it is now, both engines together. The steps are told once."""
         prefill = self._prefill.load() if self._prefill is not None else None
