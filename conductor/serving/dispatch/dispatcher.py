@@ -12,14 +12,17 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
-from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Step, Tokens
+from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Tokens
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
 from mooncask.conductor.serving.dispatch.building import Builder
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
+from mooncask.conductor.serving.dispatch.ending import Ending
 from mooncask.conductor.serving.dispatch.history import Decision, History
 from mooncask.conductor.serving.dispatch.hot_prefixes import HotPrefixes, Place
+from mooncask.conductor.serving.dispatch.learning import Learning
 from mooncask.conductor.serving.dispatch.node_tokens import NodeTokens
+from mooncask.conductor.serving.dispatch.pausing import Pausing
 from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
 from mooncask.conductor.serving.dispatch.policy_table import PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
@@ -72,11 +75,14 @@ class LiveDispatcher:
         self, pools: Pools, client: WorkerClient, prefixes: Prefixes, table: PolicyTable, limits: Limits
     ) -> None:
         self.pools, self.books, self.history, self.limits = pools, Books(), History(), limits
-        self.costs: dict[str, PoolCosts] = {}
+        self._learning = Learning(pools, self.books, self.history, table.settings.fetch_bytes_per_second)
+        self.costs = self._learning.costs
+        """By model, as learned so far."""
         self._client, self._prefixes, self._table = client, prefixes, table
-        self._placer = Placer(pools, self.books, limits.inline_tokens)
+        self._placer = Placer(pools, self.books, limits.inline_tokens, table.settings.nodes_share)
         self._queue: SlotQueue[Worker] = SlotQueue(limits.waiting_max)
         self.hot = HotPrefixes(prefixes, limits.hot_copies_max, limits.hot_busy_share)
+        self.pausing = Pausing(pools, self.books, table.settings.pause, client.pause)
         self._running = 0
         pools.on_report, pools.on_gone = self._reported, self._gone
 
@@ -168,6 +174,7 @@ class LiveDispatcher:
             finally:
                 self.books.prefills.pop(run.job.id, None)
                 self.books.decodes.pop(run.job.id, None)
+                self.pausing.ended(run.job.id)
                 self._queue.wake()
             if (end := run.end()) is not None:
                 yield end
@@ -185,7 +192,7 @@ class LiveDispatcher:
         raise NoWorkers(f"{run.decision.attempts} attempts failed, the last one: {last.message}")
 
     async def _attempt(self, run: Run, admit: bool) -> AsyncGenerator[Event]:
-        run.kv_lost, run.prefilled = asyncio.Event(), False
+        run.kv_lost, run.prefilled = Ending(), False
         prompt, keys = await self._look_up(run)
         costs, policies = self.costs_of(run.job.model), self._policies_of(run.job)
         placement = self._placer.place(prompt, policies, costs, run.decision, run.failed_workers, admit)
@@ -197,6 +204,7 @@ class LiveDispatcher:
         try:
             if prefill is not None:
                 await prefill.begun()
+                self.pausing.look(prefill.worker.registration.node.name)
             decode = await self._take_slot(run, prompt, placement)
             if admit:
                 self._placer.recheck(prompt, policies, decode)
@@ -221,8 +229,7 @@ class LiveDispatcher:
             for name, seconds in queues.items()
             if name in prompt.held and name in nodes and nodes[name].pages
         ]
-        block_seconds = costs.fetch_seconds(0, 0, run.hashing.block_tokens)
-        self.hot.read(run.job.model, run.hashing, keys, places, block_seconds)
+        self.hot.read(run.job.model, run.hashing, keys, places, costs.block_seconds)
 
     def _prefilling(self, run: Run, placement: Placement, keys: list[bytes]) -> Prefilling | None:
         """Begins it. Its blocks are expected on the worker's node from now on."""
@@ -231,6 +238,7 @@ class LiveDispatcher:
             return None
         node, entry = worker.registration.node.name, self.books.prefills[job.id]
         self._prefixes.recent.placed(node, keys, time.monotonic())
+        self.pausing.placed(job.id, worker, entry, self._late_at(job), run.decision)
         call = PrefillCall(
             id=job.id,
             tokens=run.tokens,
@@ -243,24 +251,19 @@ class LiveDispatcher:
         def done(line: PrefillDone) -> None:
             self.books.prefills.pop(job.id, None)
             run.prefilled = True
-            self._learn(worker, line)
+            self.pausing.done(job.id, line.seconds)
+            self._learning.prefilled(worker, line)
 
         def failed(error: Exception) -> None:
             self.books.prefills.pop(job.id, None)
             self._prefixes.recent.failed(node, keys)
+            self.pausing.ended(job.id)
             self._worker_failed(run, worker, error)
             decode = self.books.decodes.get(job.id)
             if decode is not None and decode.started is None:
                 lost.set()
 
         return Prefilling(self._client, worker, call, entry, done, failed)
-
-    def _learn(self, worker: Worker, line: PrefillDone) -> None:
-        costs = self.costs_of(worker.registration.model)
-        self.books.observe_prefill(
-            worker.name, costs.prefill_seconds(line.prompt_tokens, line.cached_tokens), line.seconds
-        )
-        costs.prefill.observe(line.prompt_tokens, line.cached_tokens, line.seconds)
 
     async def _look_up(self, run: Run) -> tuple[Prompt, list[bytes]]:
         """Also what nodes hold of it now."""
@@ -307,6 +310,7 @@ class LiveDispatcher:
 
     async def _decode(self, run: Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
         entry = self.books.decodes[run.job.id]
+        entry.tbt_seconds = self._table.slo(run.job.service_class).tbt_seconds
         run.fixed = not worker.can_be_continued(call.sampling)
         try:
             async with self._client.stream(worker, call, run.kv_lost) as lines:
@@ -317,6 +321,7 @@ class LiveDispatcher:
                         entry.output_tokens += len(line.tokens)
                         yield Piece(line.tokens, line.logprobs)
                     elif isinstance(line, DecodeDone):
+                        self._learning.decoded(worker, call, line)
                         yield self._done(run, entry, line)
                     elif not run.begun:
                         run.begun = True
@@ -362,33 +367,25 @@ class LiveDispatcher:
 
     def costs_of(self, model: str) -> PoolCosts:
         """What the model costs here, as learned so far. Raises NoSuchModel."""
-        costs = self.costs.get(model)
-        if costs is None:
-            told = self.pools.any_of(model)
-            token_bytes = told.hashing.block_bytes / told.hashing.block_tokens if told.hashing is not None else 0.0
-            paces = [
-                w.registration.prefill_tokens_per_second for w in self.pools.all() if w.registration.model == model
-            ]
-            costs = self.costs[model] = PoolCosts.starting(max(paces), token_bytes)
-        return costs
+        return self._learning.costs_of(model)
+
+    def _late_at(self, job: Job) -> float:
+        """When its prefill has to be done, so that decode can tell the first token in time."""
+        tail = self.costs_of(job.model).tail_seconds(len(job.tokens), len(job.tokens))
+        return job.received_seconds + self._table.slo(job.service_class).ttft_seconds - tail
 
     def _policies_of(self, job: Job) -> Policies:
         return self._table.policies(job.service_class, self.costs_of(job.model).decode)
 
     def _reported(self, worker: Worker) -> None:
         """Steps teach the model; slots may have become free."""
-        for step in worker.report.steps:
-            self._observe(worker, step)
+        self._learning.reported(worker)
+        self.pausing.look(worker.registration.node.name)
         self._queue.wake()
 
     def _gone(self, worker: Worker) -> None:
         """Nothing is kept by the name of a worker or a node that is not there."""
-        self.books.slowness.pop(worker.name, None)
+        self._learning.gone(worker)
         pages = worker.registration.node.pages
         if all(other.registration.node.pages != pages for other in self.pools.all()):
             self._prefixes.forget(pages)
-
-    def _observe(self, worker: Worker, step: Step) -> None:
-        model = self.costs_of(worker.registration.model).decode
-        self.history.step_calibration.append((model.seconds(step.batch, step.context_tokens), step.seconds))
-        model.observe(step.batch, step.context_tokens, step.seconds)
