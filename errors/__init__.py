@@ -11,7 +11,8 @@ MooncaskError
 │   ├── PeerUnavailable   another node does not answer
 │   │   └── PeerChanged    or has been started anew
 │   ├── WorkerUnavailable an engine worker process ended or says what nobody understands
-│   └── TierDegraded      a tier is read-only after a disk fault
+│   ├── TierDegraded      a tier is read-only after a disk fault
+│   └── DeviceFault       a GPU, or its driver, failed a copy
 ├── corrupt: counted, quarantined, never served
 │   └── CorruptBlock
 ├── refused: the caller's fault; nothing changed
@@ -126,6 +127,14 @@ class TierDegraded(MooncaskError):
     def __init__(self, tier: str, why: str) -> None:
         super().__init__(f"{tier} tier takes no writes: {why}")
         self.tier, self.why = tier, why
+
+
+class DeviceFault(MooncaskError):
+    code, http_status, errno, exit_code = "InternalError", 500, _errno.EIO, 74
+
+    def __init__(self, device: str, what: str, why: str) -> None:
+        super().__init__(f"{device}: {what}: {why}; the engine's log and dmesg say more")
+        self.device, self.what, self.why = device, what, why
 
 
 # --- corrupt ---------------------------------------------------------------------------------------------------------
