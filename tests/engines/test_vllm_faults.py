@@ -15,6 +15,7 @@ from tiny_model import prompt_of, write_tiny_gemma3
 from vllm_process import BLOCK_TOKENS, VllmProcess
 
 from mooncask.client.local import LocalClient
+from mooncask.errors import WorkerUnavailable
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -198,7 +199,7 @@ def test_a_model_with_sliding_layers_is_stored_when_vllm_keeps_all_of_its_kv_and
         )
         stored.ready()
         plain.ready()
-        with pytest.raises(RuntimeError):
+        with pytest.raises(WorkerUnavailable):
             hybrid.ready()
         assert "--disable-hybrid-kv-cache-manager" in hybrid.log.read_text()
         long = prompt_of(300)

@@ -21,7 +21,8 @@ from daemon_process import DaemonProcess
 from nixl_environment import nixl_packages
 from prompts import prompt
 from s3_door import boto_client, open_s3
-from vllm_process import ENVIRONMENT
+
+from mooncask.tools.bench.vllm_process import ENVIRONMENT
 
 ROOT = Path(__file__).resolve().parents[2]
 TIER = {"type": "MooncaskTier", "module_path": "mooncask.engine_adapter.vllm_tier"}

@@ -24,6 +24,7 @@ from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Skipped
 from mooncask.tools.bench.run import free_bytes, run
 from mooncask.tools.bench.summary import summary
+from mooncask.tools.bench.vllm_command import vllm
 from mooncask.tools.output import console, stages
 
 bench = typer.Typer(help="Measure on this machine.", no_args_is_help=True)
@@ -34,6 +35,7 @@ bench.command()(http)
 bench.command("peers")(nodes)
 bench.command()(directory)
 bench.command()(conductor)
+bench.command()(vllm)
 
 
 @bench.callback()
