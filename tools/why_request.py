@@ -76,12 +76,14 @@ def _matched(told: Decision) -> str:
 def _candidates(told: Decision, placement: str) -> list[str]:
     if not told.candidates:
         return []
-    lines = [f"prefill workers that were looked at, policy {placement}:"]
+    lines = [f"{'decode' if told.inline else 'prefill'} workers that were looked at, policy {placement}:"]
+    chosen = told.decode_worker if told.inline else told.prefill_worker
     for one in sorted(told.candidates, key=lambda one: one.ttft_seconds):
-        mark = "->" if one.worker == told.prefill_worker else "  "
+        mark = "->" if one.worker == chosen else "  "
+        brought = f", {one.brought_tokens:,} brought from another node" if one.brought_tokens else ""
         node = f" on {one.node}" if one.node else ""
         lines.append(
-            f"  {mark} {one.worker}{node}: queue {one.queue_seconds:.3f} s, {one.held_tokens:,} tokens held,"
+            f"  {mark} {one.worker}{node}: queue {one.queue_seconds:.3f} s, {one.held_tokens:,} tokens held{brought},"
             f" first token in {one.ttft_seconds:.3f} s"
         )
     return lines
@@ -124,6 +126,8 @@ def _outcome(page: RequestPage) -> str:
     told = page.request
     predicted = f"predicted {told.predicted_ttft:.3f} s, level {page.service_level.ttft_seconds:g} s"
     first = f"first token after {told.ttft:.3f} s ({predicted})" if told.ttft else f"no token yet ({predicted})"
+    if told.paused_seconds:
+        first += f"; decode beside its prefill stood still for {told.paused_seconds:.3f} s"
     if not told.ended:
         return f"{first}; it is still running"
     loaded = f"; decode loaded {told.cached_tokens:,} tokens of the prompt" if told.cached_tokens else ""

@@ -14,13 +14,15 @@ PAIRS_MAX = 2000
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One prefill worker as it stood when the request was placed."""
+    """One prefill worker as it stood when the request was placed; a decode worker where decode computes the prompt."""
 
     worker: str
     node: str
     queue_seconds: float
     held_tokens: int
     ttft_seconds: float
+    brought_tokens: int = 0
+    """Prefix that its node's daemon would bring from another one, because that is faster than computing it."""
 
 
 class Decision(msgspec.Struct):

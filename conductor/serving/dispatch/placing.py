@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from mooncask.client.worker_api import Role
 from mooncask.conductor.scheduling.decision import Arrival, Assignment, Policies, PoolFacts, Rejection
 from mooncask.conductor.scheduling.facts import PrefillFacts, Reason
-from mooncask.conductor.scheduling.placement import with_shared
+from mooncask.conductor.scheduling.placement import local_choice, with_shared
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry, PrefillEntry
 from mooncask.conductor.serving.dispatch.costs import PoolCosts, PromptCosts
 from mooncask.conductor.serving.dispatch.history import Candidate, Decision
@@ -185,7 +185,9 @@ def _note(
             worker.registration.node.name,
             told.queue_seconds,
             told.prefix_tokens,
-            told.queue_seconds + told.slowness * prices.prefill_seconds(prompt.tokens, told.prefix_tokens),
+            alone.ttft_seconds,
+            alone.prefix_tokens if alone.prefix_tokens > told.prefix_tokens else 0,
         )
-        for worker, told in zip(looked_at, facts, strict=True)
+        for i, (worker, told) in enumerate(zip(looked_at, facts, strict=True))
+        for alone in [local_choice(prompt.tokens, i, told, prices)]
     ]

@@ -116,6 +116,9 @@ class ConductorMetrics:
         yield _counters("quota_refusals", ("tenant",), {(tenant,): n for tenant, n in self._quota_refusals.items()})
         for name in ("retries", "prompt_tokens", "matched_tokens", "cached_tokens", "output_tokens"):
             yield _counters(name, ("model",), {(m,): n for (known, m), n in self.sums.items() if known == name})
+        pausing = self._dispatcher.pausing
+        yield _counters("decode_pauses", (), {(): pausing.pauses})
+        yield _counters("decode_pause_seconds", (), {(): pausing.paused_seconds})
         yield _counters("unanswered_lookups", (), {(): self._dispatcher.unanswered})
         yield _histograms("ttft_seconds", ("model", "class"), self.ttft)
         yield _histograms("step_seconds", ("model",), {(model,): buckets for model, buckets in self.steps.items()})
@@ -160,7 +163,12 @@ def _pool_gauges(pools: list[PoolRow]) -> Iterator[Metric]:
 def _calibration_gauges(told: Calibration) -> Iterator[Metric]:
     yield _gauges("ttft_prediction_error_ratio", (), {(): told.ttft.error})
     yield _gauges("ttft_prediction_bias_ratio", (), {(): told.ttft.bias})
+    yield _gauges("inline_ttft_prediction_error_ratio", (), {(): told.inline.error})
+    yield _gauges("inline_ttft_prediction_bias_ratio", (), {(): told.inline.bias})
     yield _gauges("step_prediction_error_ratio", (), {(): told.step.error})
+    rates: Values = {(one.model, one.worker, one.tier): one.bytes_per_second for one in told.fetch}
+    yield _gauges("fetch_bytes_per_second", ("model", "worker", "tier"), rates)
+    yield _gauges("prefill_slowdown_ratio", (), {(): told.pause.slowdown})
 
 
 Values = Mapping[tuple[str, ...], float]

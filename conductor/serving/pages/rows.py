@@ -79,9 +79,35 @@ class CalibrationRow(Row, frozen=True, kw_only=True):
     bias: float
 
 
+class FetchRow(Row, frozen=True, kw_only=True):
+    """What is reckoned with for a worker that loads from a tier, and from how many bytes that was measured; 0: as configured, or
+    as the pool's others are."""
+
+    model: str
+    worker: str
+    tier: str
+    bytes_per_second: float
+    measured_bytes: float
+
+
+class PauseRow(Row, frozen=True, kw_only=True):
+    """How often and how long decode stood still for prefills on its node. `slowdown`: how many times longer a prefill takes
+    beside a decoding batch, as learned."""
+
+    policy: str
+    pauses: int
+    seconds: float
+    slowdown: float
+
+
 class Calibration(Row, frozen=True, kw_only=True):
+    """`inline`: TTFT of requests whose prompt decode computed itself; `ttft`: of all others."""
+
     ttft: CalibrationRow
+    inline: CalibrationRow
     step: CalibrationRow
+    fetch: list[FetchRow]
+    pause: PauseRow
 
 
 class RequestPage(Row, frozen=True, kw_only=True):
@@ -188,8 +214,36 @@ def calibration_row(pairs: Iterable[tuple[float, float]]) -> CalibrationRow:
 
 
 def calibration(dispatcher: LiveDispatcher) -> Calibration:
-    history = dispatcher.history
-    return Calibration(ttft=calibration_row(history.calibration), step=calibration_row(history.step_calibration))
+    history, pausing = dispatcher.history, dispatcher.pausing
+    return Calibration(
+        ttft=calibration_row(history.calibration),
+        inline=calibration_row(history.inline_calibration),
+        step=calibration_row(history.step_calibration),
+        fetch=fetch_rows(dispatcher),
+        pause=PauseRow(
+            policy=pausing.settings.policy,
+            pauses=pausing.pauses,
+            seconds=pausing.paused_seconds,
+            slowdown=pausing.slowdown.factor,
+        ),
+    )
+
+
+def fetch_rows(dispatcher: LiveDispatcher) -> list[FetchRow]:
+    """By the names of models and workers."""
+    rows = []
+    for model, costs in sorted(dispatcher.costs.items()):
+        names = sorted(worker.name for worker in dispatcher.pools.all() if worker.registration.model == model)
+        for told in costs.rates.rows(names):
+            row = FetchRow(
+                model=model,
+                worker=told.worker,
+                tier=told.tier,
+                bytes_per_second=told.bytes_per_second,
+                measured_bytes=told.measured_bytes,
+            )
+            rows.append(row)
+    return rows
 
 
 def _pool(dispatcher: LiveDispatcher, model: str, workers: Sequence[Worker], now: float) -> PoolRow:

@@ -33,6 +33,12 @@ export const share = (part, whole) => (whole ? `${(100 * part / whole).toFixed(1
 export const percent = (ratio) => `${(100 * ratio).toFixed(0)} %`;
 export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
+// As `4.2 GB`.
+export function bytes(number) {
+  const power = number < 1 ? 0 : Math.min(4, Math.floor(Math.log10(number) / 3));
+  return `${(number / 1000 ** power).toFixed(power ? 1 : 0)} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+}
+
 export function duration(seconds) {
   if (!seconds) return "–";
   if (seconds < 1) return `${(1000 * seconds).toFixed(seconds < 0.01 ? 1 : 0)} ms`;

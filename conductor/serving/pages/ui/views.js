@@ -1,7 +1,7 @@
 // From the overview to what is seen of it.
 
 import { plot } from "./plot.js";
-import { clock, count, duration, el, percent, put, quantile, share, table } from "./show.js";
+import { bytes, clock, count, duration, el, percent, put, quantile, share, table } from "./show.js";
 
 const at = (id) => document.getElementById(id);
 
@@ -114,10 +114,23 @@ function drawRejections(now) {
 }
 
 function drawCalibration(told) {
-  put("calibration", ...[["First token", told.ttft], ["Decode step", told.step]].map(([title, one]) =>
+  const plots = [["First token", told.ttft], ["First token, no prefill", told.inline], ["Decode step", told.step]];
+  put("calibration", ...plots.map(([title, one]) =>
     el("figure", {}, el("figcaption", {}, one.pairs.length
       ? `${title}: off by ${percent(one.error)} on average, ${percent(Math.abs(one.bias))} too ${one.bias < 0 ? "short" : "long"}`
       : `${title}: nothing predicted yet`), plot(one.pairs, title))));
+  put("prices", fetchTable(told.fetch), pauses(told.pause));
+}
+
+function fetchTable(rates) {
+  return table([["loads of", "name"], ["from"], ["rate", "right"], ["measured", "right"]], rates.map((one) =>
+    [one.worker, one.tier, `${bytes(one.bytes_per_second)}/s`, one.measured_bytes ? bytes(one.measured_bytes) : "–"]), "Nothing was placed yet.");
+}
+
+function pauses(told) {
+  return el("p", { class: "note" }, told.policy === "never"
+    ? "Decode never stands still for a prefill (policy.pause_decode)."
+    : `Decode stood still ${count(told.pauses)} times for prefills beside it, ${duration(told.seconds)} in all; a prefill takes ${told.slowdown.toFixed(1)} times as long beside a decoding batch.`);
 }
 
 function hotTable(chains) {

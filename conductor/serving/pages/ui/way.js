@@ -5,11 +5,11 @@ import { clock, count, duration, el, put, share, table } from "./show.js";
 function candidates(told, placement) {
   if (!told.candidates.length) return null;
   const rows = [...told.candidates].sort((a, b) => a.ttft_seconds - b.ttft_seconds).map((one) => [
-    one.worker === told.prefill_worker ? el("b", { class: "good" }, one.worker) : one.worker,
-    one.node, duration(one.queue_seconds), count(one.held_tokens), duration(one.ttft_seconds),
+    one.worker === (told.inline ? told.decode_worker : told.prefill_worker) ? el("b", { class: "good" }, one.worker) : one.worker,
+    one.node, duration(one.queue_seconds), count(one.held_tokens), count(one.brought_tokens), duration(one.ttft_seconds),
   ]);
-  return el("div", {}, el("p", { class: "note" }, `Prefill workers that were looked at, policy ${placement}:`),
-    table([["worker"], ["node"], ["queue", "right"], ["tokens held", "right"], ["first token in", "right"]], rows, ""));
+  return el("div", {}, el("p", { class: "note" }, `${told.inline ? "Decode" : "Prefill"} workers that were looked at, policy ${placement}:`),
+    table([["worker"], ["node"], ["queue", "right"], ["tokens held", "right"], ["brought", "right"], ["first token in", "right"]], rows, ""));
 }
 
 function choice(told) {
@@ -37,6 +37,7 @@ export function drawWay(page) {
     el("p", {}, `${count(told.matched_tokens)} of ${count(told.prompt_tokens)} prompt tokens (${share(told.matched_tokens, told.prompt_tokens)}) were in store when it was placed; at most ${count(told.max_tokens)} to answer.`),
     candidates(told, page.placement),
     choice(told),
+    told.paused_seconds ? el("p", {}, `Decode on its node stood still for ${duration(told.paused_seconds)}, so that its prefill was in time.`) : null,
     ...told.failures.map((why, i) => el("p", { class: "warn" }, `Attempt ${i + 1} failed: ${why}`)),
     outcome(told, page.service_level),
   ].filter((part) => part !== null));
