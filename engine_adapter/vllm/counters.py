@@ -13,6 +13,7 @@ TEXTS = {
     "saved_blocks": "Blocks that were new to the store",
     "known_blocks": "Blocks that the store had already",
     "dropped_blocks": "Blocks that were not saved: no room, no daemon, a preemption, too many waiting",
+    "captured_blocks": "Blocks copied aside, since sliding windows left them behind before they were saved",
     "passed_blocks": "Blocks of which sliding layers had dropped their part before they could be saved",
     "slow_loads": "Look-ups whose blocks were left, since computing them is faster",
     "bypassed_requests": "Requests that the store can't describe",

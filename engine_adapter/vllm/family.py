@@ -86,9 +86,9 @@ def check_supported(vllm_config: Any) -> None:
     name, parallel = vllm_config.model_config.model, vllm_config.parallel_config
     if parallel.decode_context_parallel_size > 1 or parallel.prefill_context_parallel_size > 1:
         raise UnsupportedModel(name, "context parallelism spreads a block over workers, which is not stored")
-    rope = rope_type(vllm_config.model_config.hf_config)
-    if rope in WHOLE_PROMPT_ROPES:
-        raise UnsupportedModel(name, f"rope type {rope} makes K depend on the whole prompt's length")
+    ropes = rope_types(vllm_config.model_config.hf_config)
+    if wrong := sorted(ropes & WHOLE_PROMPT_ROPES):
+        raise UnsupportedModel(name, f"rope type {wrong[0]} makes K depend on the whole prompt's length")
     if getattr(vllm_config.cache_config, "calculate_kv_scales", False):
         raise UnsupportedModel(name, "calculate_kv_scales makes KV depend on the first prompt that the engine saw")
 
@@ -126,14 +126,16 @@ def check_layerwise(vllm_config: Any, groups: KvGroups) -> None:
         raise ConfigError(setting, "layerwise", f"with it, {wrong}")
 
 
-def rope_type(config: Any) -> str:
-    """Of the text model; transformers has moved it from rope_scaling to rope_parameters."""
+def rope_types(config: Any) -> set[str]:
+    """Of the text model, those of its kinds of layers; transformers has moved them from rope_scaling to rope_parameters."""
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    found: set[str] = set()
     for field in ("rope_parameters", "rope_scaling"):
         value = getattr(text, field, None)
         if isinstance(value, Mapping):
-            return str(value.get("rope_type") or value.get("type") or "default")
-    return "default"
+            by_kind = [inner for inner in value.values() if isinstance(inner, Mapping)]
+            found |= {str(one.get("rope_type") or one.get("type") or "default") for one in (value, *by_kind)}
+    return found
 
 
 def _specs(spec: Any) -> list[Any]:

@@ -67,6 +67,7 @@ class Save:
                     return
                 self._captured[index] = torch.empty(self._planes.block_bytes, dtype=torch.uint8)
                 self._planes.save(self.plan.places[index], self._captured[index])
+                self._counters.add("captured_blocks")
 
     def run(self) -> None:
         """Raises nothing of Mooncask's: what is not saved is computed again, some day."""

@@ -64,6 +64,7 @@ class SmallEngine:
         seed: int = 0,
         blocks: int = BLOCKS,
         windows: tuple[int, ...] = (0,),
+        layers: int = 0,
         **settings: Any,
     ) -> None:
         """`windows`: of the KV cache groups, one layer after another in each of them; their tensors lie over one another."""
@@ -71,7 +72,7 @@ class SmallEngine:
         self.counters = Counters()
         torch.manual_seed(seed)
         self.groups = KvGroups(BLOCK_TOKENS, windows)
-        rounds = 3 if len(windows) == 1 else 2
+        rounds = layers or (3 if len(windows) == 1 else 2)
         self.layer_names = [[f"layers.{i * len(windows) + g}" for i in range(rounds)] for g in range(len(windows))]
         self.tensors = [self._tensors(blocks, rounds) for _ in range(workers)]
         family = {"engine": "small", "model": model, "block_tokens": str(BLOCK_TOKENS)}

@@ -122,7 +122,11 @@ def test_weights_that_are_nowhere_on_this_machine_stop_the_engine(folder: Path) 
     [
         ({"parallel__decode_context_parallel_size": 2}, "context parallelism"),
         ({"cache__calculate_kv_scales": True}, "calculate_kv_scales"),
-        ({"model__hf_config": SimpleNamespace(rope_scaling={"type": "dynamic"})}, "rope type"),
+        ({"model__hf_config": SimpleNamespace(rope_scaling={"type": "dynamic"})}, "rope type dynamic"),
+        (
+            {"model__hf_config": SimpleNamespace(rope_parameters={"full_attention": {"rope_type": "longrope"}})},
+            "rope type longrope",
+        ),
     ],
 )
 def test_an_engine_whose_kv_can_not_be_stored_rightly_is_refused_by_name(
