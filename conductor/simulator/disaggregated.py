@@ -50,10 +50,14 @@ class _Costs:
     now: float
 
     def prefill_seconds(self, tokens: int, prefix: int) -> float:
-        return self.cluster.description.pipeline.seconds(self.cluster.prefill_model, tokens, prefix)
+        cluster, tail = self.cluster, self.cluster.tail_costs
+        full = cluster.prefill_tokens(tokens)
+        seconds = cluster.description.pipeline.seconds(cluster.prefill_model, full, min(prefix, full))
+        return seconds + (tail.seconds(tokens, full) if tail is not None else 0.0)
 
     def occupied_seconds(self, tokens: int, prefix: int) -> float:
-        return self.cluster.prefill_model.seconds(tokens, prefix) / self.cluster.description.prefill.stages
+        full = self.cluster.prefill_tokens(tokens)
+        return self.cluster.prefill_model.seconds(full, min(prefix, full)) / self.cluster.description.prefill.stages
 
     def fetch_seconds(self, source: int, target: int, tokens: int) -> float:
         cluster = self.cluster
@@ -69,6 +73,7 @@ class DisaggregatedCluster:
         self.kv_bytes = cluster.kv_bytes_per_token
         self.prefill_model = _prefill_predictor(cluster)
         self._decode_model = _decode_predictor(cluster)
+        self.tail_costs = cluster.tail_costs()
         self._layers = cluster.layers
         self._classes = random.Random(cluster.seed)
         self._flights: dict[int, _Flight] = {}
@@ -116,7 +121,7 @@ class DisaggregatedCluster:
                 cluster.kv_capacity_tokens,
                 self._decoded,
                 self._stepped,
-                self._tail_seconds if cluster.tail_costs() is not None else None,
+                self._tail_seconds if self.tail_costs is not None else None,
                 self._first_token,
             )
             for _ in range(cluster.decode_nodes)
@@ -170,7 +175,8 @@ class DisaggregatedCluster:
         fetched_at = now if holder is None else self._begin_fetch(flight, holder)
         keys = request.hash_ids
         flight.claimed = list(keys[: cache.claim(keys, now, hint_of(request))])
-        job = PrefillJob(arrival.request, request.input_length, choice.prefix_tokens, load_seconds, holder is None)
+        tokens = self.prefill_tokens(request.input_length)
+        job = PrefillJob(arrival.request, tokens, choice.prefix_tokens, load_seconds, holder is None)
         self.prefills[node].place(job)
         if holder is not None:
             self.events.at(fetched_at, lambda: self._fetched(flight, job))
@@ -195,8 +201,8 @@ class DisaggregatedCluster:
         choice, outcome = flight.assignment.prefill, self.outcomes[job.request]
         held = [cache.find(flight.keys).computed for cache in self.caches]
         holder = max(range(len(held)), key=lambda i: (held[i], i == choice.node))
-        offered = self._tokens_of_blocks(held[holder], job.tokens)
-        here = self._tokens_of_blocks(held[choice.node], job.tokens)
+        offered = self._tokens_of_blocks(held[holder], flight.arrival.tokens)
+        here = self._tokens_of_blocks(held[choice.node], flight.arrival.tokens)
         if choice.fetch_from is not None:
             here = max(here, choice.prefix_tokens)
         job.prefix_tokens = outcome.prefix_tokens = max(here, offered)
@@ -235,20 +241,21 @@ class DisaggregatedCluster:
     def _hand_over(self, job: PrefillJob, first_token_at: float) -> None:
         flight, now = self._flights[job.request], self.events.now
         decode, outcome = flight.assignment.decode, self.outcomes[job.request]
-        arrival = Arrival(job.request, now, job.tokens, outcome.priority)
+        arrival = Arrival(job.request, now, flight.arrival.tokens, outcome.priority)
         reason = self.conductor.recheck(arrival, decode)
         if reason is not None:
             outcome.ended, outcome.finished_at = reason.name.lower(), now
             del self._flights[job.request]
             return
         self.conductor.decodes.joined(decode, job.request, now)
-        self.decodes[decode].arrive(Sequence(job.request, job.tokens, self._tokens_to_decode(outcome), first_token_at))
+        sequence = Sequence(job.request, arrival.tokens, self._tokens_to_decode(outcome), first_token_at)
+        self.decodes[decode].arrive(sequence)
 
     def _decoded(self, sequence: Sequence) -> None:
         outcome = self.outcomes[sequence.request]
         batch = self.decodes[outcome.decode_node].batch
         gaps = batch.gaps_of(sequence)
-        if self.description.first_token == "decode" and self.description.tail_costs() is None:
+        if self.description.first_token == "decode" and self.tail_costs is None:
             outcome.ttft += float(gaps[0])
             gaps = gaps[1:]
         outcome.record_gaps(gaps)
@@ -261,9 +268,11 @@ class DisaggregatedCluster:
 
     def _tail_seconds(self, sequence: Sequence) -> float:
         """Of the tokens behind the last full block; a prompt that ends with a block has its last token computed again."""
-        costs, tokens = self.description.tail_costs(), sequence.context
-        assert costs is not None  # or nobody asks
-        return costs.seconds(tokens, (tokens - 1) // self.description.block_tokens * self.description.block_tokens)
+        tokens = sequence.context
+        assert self.tail_costs is not None  # or nobody asks
+        return self.tail_costs.seconds(
+            tokens, (tokens - 1) // self.description.block_tokens * self.description.block_tokens
+        )
 
     def _stepped(self, batch: int, context_tokens: int, seconds: float) -> None:
         self.conductor.observe_step(batch, context_tokens, seconds)
@@ -280,6 +289,11 @@ class DisaggregatedCluster:
         queues = (self.conductor.prefills.queue_seconds(i, now) for i in range(len(self.prefills)))
         steps = (node.batch.step_seconds() for node in self.decodes if len(node.batch))
         return LoadSample(now, max(queues) / slo.ttft_seconds, max(steps, default=0.0) / slo.tbt_seconds)
+
+    def prefill_tokens(self, tokens: int) -> int:
+        """What prefill computes of a prompt: full blocks, where decode computes the rest."""
+        block = self.description.block_tokens
+        return tokens if self.tail_costs is None else tokens // block * block
 
     def _tokens_of(self, request: Request, blocks: int) -> int:
         """Cached tokens of so many blocks; at least the prompt's last token is always computed."""

@@ -87,6 +87,7 @@ def test_seeds_are_told_as_their_median_and_range() -> None:
 CONSTANTS = Constants(
     prefill=PolynomialPrefill(0.003, 1e-8, 0.1),
     step=LinearStep(0.05, 0.01, 1e-6),
+    tail=PolynomialPrefill(0.004, 0.0, 0.02),
     kv_bytes_per_token=46080,
     fetch_bytes_per_second=1e9,
     layers=30,
@@ -104,10 +105,20 @@ def test_equal_beginnings_are_the_same_blocks_of_the_trace() -> None:
     assert trace[1].hash_ids == (0, 1, 2)
 
 
+def test_blocks_that_an_answer_fills_are_there_for_the_prompt_that_goes_on_with_it() -> None:
+    first = replace(GOOD, prompt_ids=tuple(range(60)), answer_ids=tuple(range(60, 70)))
+    second = replace(GOOD, prompt_ids=tuple(range(100)), sent=5.0)
+    trace = trace_of([first, second], 32)
+    assert [request.hash_ids for request in trace] == [(0, 1), (0, 1, 2)]
+    assert [request.input_length for request in trace] == [60, 100]
+    ends = replace(GOOD, prompt_ids=tuple(range(60)), answer_ids=(60, 61, 62, 63))
+    assert trace_of([ends], 32)[0].hash_ids == (0,)  # the last token was never fed
+
+
 def test_a_request_alone_takes_in_the_simulator_what_its_costs_say() -> None:
     found = compare([replace(GOOD, ttft=0.5)], CONSTANTS, "kvcache-centric", LEVELS, 0)
     assert found is not None
-    assert found.simulated == pytest.approx(0.1 + 0.3 + 0.05 + 0.01, rel=0.05)
+    assert found.simulated == pytest.approx(0.1 + 96 * 0.003 + 0.02 + 4 * 0.004, rel=0.05)
     assert found.off == pytest.approx(abs(found.simulated - 0.5) / 0.5)
     assert compare([replace(GOOD, outcome=Outcome.FAILED)], CONSTANTS, "random", LEVELS, 0) is None
 

@@ -139,6 +139,7 @@ class ServingStage:
         return Constants(
             prefill=told.prefill,
             step=told.step,
+            tail=told.tail,
             kv_bytes_per_token=token_bytes,
             fetch_bytes_per_second=told.fetch_bytes_per_second,
             layers=int(json.loads((self._model / "config.json").read_text())["num_hidden_layers"]),

@@ -1,8 +1,10 @@
 """The same load in the simulator, with the costs that the Conductor learned in that run: what would it have predicted? Pure.
 
 The trace is that of the run: when each request was sent, how long prompt and answer were, and which blocks prompts share.
-Of the processes it takes two prefill and two decode nodes that do not share their core, so a pool of which both work at
-once is slower here than there; what the Conductor learned holds that on average.
+Blocks of answers count where a later prompt goes on with them, for decode stores them. As there, a node's daemon brings what
+the other one holds when a request's turn comes, and decode computes the end of a prompt. Of the processes it takes two prefill
+and two decode nodes that do not share their core, so a pool of which both work at once is slower here than there; what the
+Conductor learned holds that on average.
 """
 
 from collections.abc import Sequence
@@ -28,6 +30,8 @@ class Constants:
 
     prefill: PolynomialPrefill
     step: LinearStep
+    tail: PolynomialPrefill
+    """What decode computes of a prompt."""
     kv_bytes_per_token: int
     fetch_bytes_per_second: float
     layers: int
@@ -64,19 +68,24 @@ def compare(
 
 
 def trace_of(replies: Sequence[Reply], block_tokens: int) -> list[Request]:
-    """Full blocks only: the rest of a prompt is in nobody's store."""
+    """Full blocks only: the rest of a prompt is in nobody's store. Decode stores those of its answer, but for the last token."""
     names: dict[tuple[int, ...], int] = {}
     requests = []
     for reply in sorted(replies, key=lambda one: one.sent):
-        prompt = reply.prompt_ids
-        beginnings = [prompt[: (i + 1) * block_tokens] for i in range(len(prompt) // block_tokens)]
+        whole = reply.prompt_ids + reply.answer_ids[:-1]
+        beginnings = [whole[: (i + 1) * block_tokens] for i in range(len(whole) // block_tokens)]
         ids = tuple(names.setdefault(beginning, len(names)) for beginning in beginnings)
-        requests.append(Request(round(reply.sent * 1e3), len(prompt), max(1, len(reply.answer_ids)), ids))
+        requests.append(Request(round(reply.sent * 1e3), len(reply.prompt_ids), max(1, len(reply.answer_ids)), ids))
     return requests
 
 
 def _cluster(constants: Constants, replies: Sequence[Reply], placement: str, levels: Levels, seed: int) -> Cluster:
-    prefill = not_negative_prefill(constants.prefill, [(len(r.prompt_ids), r.cached_tokens) for r in replies])
+    block = constants.block_tokens
+    full = [len(r.prompt_ids) // block * block for r in replies]
+    seen = [(tokens, min(tokens, r.cached_tokens)) for tokens, r in zip(full, replies, strict=True)]
+    prefill = not_negative_prefill(constants.prefill, seen)
+    ends = [(n, (n - 1) // block * block) for n in (len(r.prompt_ids) for r in replies)]
+    tail = not_negative_prefill(constants.tail, ends)
     step = constants.step
     return Cluster(
         prefill_nodes=NODES,
@@ -96,13 +105,16 @@ def _cluster(constants: Constants, replies: Sequence[Reply], placement: str, lev
                 step_fixed=max(LEAST, step.fixed),
                 step_per_request=max(0.0, step.per_request),
                 step_per_token=max(LEAST, step.per_token),
+                tail_linear=tail.linear,
+                tail_quadratic=tail.quadratic,
+                tail_fixed=tail.fixed,
             ),
         ),
         network=Network(
             gigabytes_per_second=constants.fetch_bytes_per_second / 1e9,
             host_to_device_gigabytes_per_second=constants.fetch_bytes_per_second / 1e9,
         ),
-        cache=SimulatedCache(dram_tokens=constants.dram_tokens),
+        cache=SimulatedCache(dram_tokens=constants.dram_tokens, shared=True),
         scheduling=Scheduling(placement=placement),
         slo=Objectives(ttft_seconds=levels.ttft_seconds, tbt_seconds=levels.tbt_seconds, tbt_metric="p90"),
     )
