@@ -49,8 +49,9 @@ def test_documents_are_pieces_of_one_length_that_begin_with_a_paragraph() -> Non
 
 def test_the_overload_run_compares_admissions_and_the_plain_one_placements() -> None:
     plain, over = make_plan(False, False, 3, 20, 0.0), make_plan(False, True, 3, 20, 0.0)
-    assert len({placement for placement, _ in plain.policies}) == 4
-    assert [admission for _, admission in over.policies] == ["none", "baseline", "early", "predicted"]
+    assert len({one.placement for one in plain.variants}) == 4
+    assert [one.admission for one in over.variants] == ["none", "baseline", "early", "predicted"]
+    assert [one.pause for one in make_plan(False, False, 3, 20, 0.0, pause=True).variants] == ["never", "slo"]
     assert plain.shape.requests >= 60
     assert (plain.load, over.load) == (0.7, 2.0)
 

@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from mooncask.client.worker_api import Role, WorkerKind
 from mooncask.conductor.models.learned import RecursiveLeastSquares
 from mooncask.conductor.scheduling.pause import Pause, PauseSettings, Running, Waiting, make_pause
@@ -42,7 +40,7 @@ class Slowdown:
 
     def observe(self, seconds: float, predicted: float, busy_share: float) -> None:
         if predicted > 0:
-            self._squares.observe(np.array([1.0, busy_share]), min(20.0, seconds / predicted))
+            self._squares.observe((1.0, busy_share), min(20.0, seconds / predicted))
 
     @property
     def alone(self) -> float:

@@ -5,12 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from mooncask.conductor.serving.pages.rows import PauseRow
 from mooncask.errors import WorkerUnavailable
 from mooncask.tools.demo.serving.chats import Chat, Shape, documents, make_chats
 from mooncask.tools.demo.serving.load import offer, press
 from mooncask.tools.demo.serving.processes import Policy, ServingStage
 from mooncask.tools.demo.serving.reply import Figures, Levels, Outcome, Reply, figures
 from mooncask.tools.demo.serving.simulated import Compared, Constants, compare
+from mooncask.tools.demo.serving.variant import Variant
 
 Tell = Callable[[str], None]
 
@@ -19,18 +21,21 @@ ALONE_SEEDS, PRESS_SEED = (1001, 1002, 1003), 1004
 """The first of those alone warms up."""
 TTFT_FACTOR, TBT_FACTOR = 5.0, 5.0
 """Service levels: so many times what a request alone takes."""
+PAUSE_TTFT_FACTOR = 2.0
+"""Where pauses are compared: prefill beside a decoding batch takes about twice as long, so a laxer level would never need one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`load`: of the sustainable rate. `policies`: (placement, admission)."""
+    """`load`: of the sustainable rate. `ttft_factor`: the level of TTFT, in what a request alone takes."""
 
     shape: Shape
     pressed_chats: int
     answer_tokens: int
     load: float
     seeds: Sequence[int]
-    policies: Sequence[tuple[str, str]]
+    variants: Sequence[Variant]
+    ttft_factor: float = TTFT_FACTOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +46,22 @@ class Capacity:
     tbt_alone: float
     sustainable: float
 
-    @property
-    def levels(self) -> Levels:
-        return Levels(TTFT_FACTOR * self.ttft_alone, TBT_FACTOR * self.tbt_alone)
+    def levels(self, ttft_factor: float) -> Levels:
+        return Levels(ttft_factor * self.ttft_alone, TBT_FACTOR * self.tbt_alone)
 
 
 @dataclass(slots=True)
 class Run:
     """One policy under one seed's load."""
 
-    placement: str
-    admission: str
+    variant: Variant
     seed: int
     figures: Figures
     replies: list[Reply] = field(repr=False)
     constants: Constants
     compared: Compared | None
     """Its mean TTFT beside that of the simulator; None where nothing was answered."""
+    pauses: PauseRow
 
 
 @dataclass(slots=True)
@@ -68,12 +72,16 @@ class Results:
     capacity: Capacity
     runs: list[Run] = field(default_factory=list)
 
+    @property
+    def levels(self) -> Levels:
+        return self.capacity.levels(self.plan.ttft_factor)
+
 
 def measure_capacity(stage: ServingStage, plan: Plan, tell: Tell) -> Capacity:
     """A chat alone, then as many at a time as there is room to decode, both without admission control."""
     texts = documents()
     alone = [chat for seed in ALONE_SEEDS for chat in make_chats(Shape(1, 2, 1), 1.0, seed, texts)]
-    stage.conduct(Policy("load-balancing", "none", UNLIMITED, UNLIMITED))
+    stage.conduct(Policy(Variant("load-balancing", "none"), UNLIMITED, UNLIMITED))
     replies: list[Reply] = []
     asyncio.run(press(stage.url, alone, 1, plan.answer_tokens, _heard(tell, "alone", 2 * len(alone), replies)))
     _all_answered(replies)
@@ -95,24 +103,24 @@ def run_all(stage: ServingStage, results: Results, tell: Tell, keep: Callable[[R
     plan, capacity = results.plan, results.capacity
     for turn, seed in enumerate(plan.seeds):
         chats = make_chats(plan.shape, plan.load * capacity.sustainable, seed, documents())
-        first = turn % len(plan.policies)  # nobody is always the one that comes first, or last
-        for placement, admission in [*plan.policies[first:], *plan.policies[:first]]:
-            results.runs.append(_run(stage, results, chats, placement, admission, seed, tell))
+        first = turn % len(plan.variants)  # nobody is always the one that comes first, or last
+        for variant in [*plan.variants[first:], *plan.variants[:first]]:
+            results.runs.append(_run(stage, results, chats, variant, seed, tell))
             keep(results)
 
 
-def _run(
-    stage: ServingStage, results: Results, chats: list[Chat], placement: str, admission: str, seed: int, tell: Tell
-) -> Run:
-    plan, levels = results.plan, results.capacity.levels
-    name = f"seed {seed}, {placement}, {admission}"
+def _run(stage: ServingStage, results: Results, chats: list[Chat], variant: Variant, seed: int, tell: Tell) -> Run:
+    plan, levels = results.plan, results.levels
+    pause = f", pause {variant.pause}" if len({one.pause for one in plan.variants}) > 1 else ""
+    name = f"seed {seed}, {variant.placement}, {variant.admission}{pause}"
     tell(f"{name}: starting")
-    stage.conduct(Policy(placement, admission, levels.ttft_seconds, levels.tbt_seconds))
+    stage.conduct(Policy(variant, levels.ttft_seconds, levels.tbt_seconds))
     told: list[Reply] = []
     asyncio.run(offer(stage.url, chats, plan.answer_tokens, _heard(tell, name, plan.shape.requests, told)))
     constants = stage.learned()
-    compared = compare(told, constants, placement, levels, seed)
-    return Run(placement, admission, seed, figures(told, plan.shape.requests, levels), told, constants, compared)
+    compared = compare(told, constants, variant.placement, levels, seed)
+    found = figures(told, plan.shape.requests, levels)
+    return Run(variant, seed, found, told, constants, compared, stage.pauses())
 
 
 def _heard(tell: Tell, name: str, of: int, replies: list[Reply]) -> Callable[[Reply], None]:

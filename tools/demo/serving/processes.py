@@ -1,5 +1,8 @@
 """The serving demo's processes: a directory, two daemons, two prefill and two decode workers, and a Conductor that can be
-started anew with another policy. All end with the stage."""
+started anew with another policy. All end with the stage.
+
+Each role has a core of its own, or, with `Cores.BY_NODE`, each node: its prefill and decode workers share it then.
+"""
 
 import json
 import os
@@ -14,6 +17,7 @@ import urllib.request
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +26,7 @@ import msgspec
 
 from mooncask.client.socket_path import http_socket_path
 from mooncask.conductor.serving.dispatch.costs import Learned
+from mooncask.conductor.serving.pages.rows import Calibration, PauseRow
 from mooncask.errors import WorkerUnavailable
 from mooncask.tools.bench.daemon_process import DaemonProcess
 from mooncask.tools.bench.peers import free_port
@@ -31,6 +36,7 @@ from mooncask.tools.connection import open_existing
 from mooncask.tools.demo.directory_server import DirectoryServer, find_program
 from mooncask.tools.demo.serving.client import MODEL
 from mooncask.tools.demo.serving.simulated import Constants
+from mooncask.tools.demo.serving.variant import Variant
 
 NODES = ("n1", "n2")
 BLOCK_TOKENS = 64
@@ -53,12 +59,18 @@ STOP_SECONDS_MAX = 15.0
 EVICT_BATCH = 1000
 
 
+class Cores(StrEnum):
+    """What has a core of its own."""
+
+    BY_ROLE = "by role"
+    BY_NODE = "by node"
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     """What a Conductor is started with; `ttft_seconds` and `tbt_seconds` are its one class's service level."""
 
-    placement: str
-    admission: str
+    variant: Variant
     ttft_seconds: float
     tbt_seconds: float
 
@@ -67,8 +79,9 @@ class Policy:
 listen = "{listen}"
 workers_listen = "{workers_listen}"
 [policy]
-placement = "{self.placement}"
-admission = "{self.admission}"
+placement = "{self.variant.placement}"
+admission = "{self.variant.admission}"
+pause_decode = "{self.variant.pause}"
 [limits]
 prefix_seconds = 0.5
 [classes.default]
@@ -82,8 +95,8 @@ tokenizer = "{model}"
 class ServingStage:
     """A context manager. Entering starts all but the Conductor; `conduct` starts that, and again with another policy."""
 
-    def __init__(self, model: Path) -> None:
-        self._model = model
+    def __init__(self, model: Path, cores: Cores = Cores.BY_ROLE) -> None:
+        self._model, self._cores = model, cores
         self._stack = ExitStack()
         self._daemons: dict[str, DaemonProcess] = {}
         self._listen, self._workers_listen = (f"127.0.0.1:{free_port()}" for _ in range(2))
@@ -106,9 +119,10 @@ class ServingStage:
                 self._start_daemon(name, addresses, directory, secret)
             self._stack.callback(self._end_conductor)
             cores = sorted(os.sched_getaffinity(0))
-            for role, core in (("prefill", cores[0]), ("decode", cores[-1])):
+            for role in ("prefill", "decode"):
                 for name in NODES:
-                    self._start_worker(role, name, core)
+                    last = role == "decode" if self._cores is Cores.BY_ROLE else name == NODES[-1]
+                    self._start_worker(role, name, cores[-1 if last else 0])
             self._stack = self._stack.pop_all()
         return self
 
@@ -147,6 +161,11 @@ class ServingStage:
             node_tokens=SLOTS * SLOT_TOKENS,
             dram_tokens=DRAM_BYTES // token_bytes,
         )
+
+    def pauses(self) -> PauseRow:
+        """How often decode has stood still so far."""
+        with urllib.request.urlopen(f"{self.url}/-/v1/calibration", timeout=10) as response:
+            return msgspec.json.decode(response.read(), type=Calibration).pause
 
     def log_tail(self) -> str:
         """The last lines that everybody wrote."""

@@ -6,28 +6,34 @@ from dataclasses import asdict
 from statistics import median
 from typing import Any
 
+import msgspec
+
 from mooncask.tools.demo.serving.checking import Checked
 from mooncask.tools.demo.serving.experiment import Results, Run
 from mooncask.tools.demo.serving.reply import Spread, spreads
+from mooncask.tools.demo.serving.variant import Variant
 
 HEADINGS = (
-    "placement", "admission", "TTFT mean", "TTFT P90", "TBT P90", "cached", "rejected early", "late", "failed",
+    "placement", "admission", "pause", "TTFT mean", "TTFT P90", "TBT P90", "cached", "rejected early", "late", "failed",
     "accepted, then failed", "goodput", "TTFT simulated",
 )  # fmt: skip
 
 
 def rows(runs: Sequence[Run]) -> list[list[str]]:
     """A line a policy, in the order in which they were run: medians over the seeds with their range."""
-    return [[*policy, *_cells(_of(runs, policy)), _simulated(runs, policy)] for policy in policies(runs)]
+    return [
+        [one.placement, one.admission, _pauses(runs, one), *_cells(_of(runs, one)), _simulated(runs, one)]
+        for one in variants(runs)
+    ]
 
 
-def policies(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    return list(dict.fromkeys((run.placement, run.admission) for run in runs))
+def variants(runs: Sequence[Run]) -> list[Variant]:
+    return list(dict.fromkeys(run.variant for run in runs))
 
 
 def markdown(results: Results, checked: Checked, directory: str) -> str:
     """The table with all that is needed to read it."""
-    plan, capacity, levels = results.plan, results.capacity, results.capacity.levels
+    plan, capacity, levels = results.plan, results.capacity, results.levels
     lines = [
         "| " + " | ".join(HEADINGS) + " |",
         "|---" * len(HEADINGS) + "|",
@@ -67,22 +73,21 @@ def document(results: Results, checked: Checked | None, directory: str) -> dict[
         "directory": directory,
         "load_average": os.getloadavg()[0],
         "capacity": asdict(results.capacity),
-        "levels": asdict(results.capacity.levels),
+        "levels": asdict(results.levels),
         "policies": [
             {
-                "placement": p,
-                "admission": a,
-                "figures": {name: asdict(s) for name, s in _of(results.runs, (p, a)).items()},
+                **asdict(one),
+                "figures": {name: asdict(s) for name, s in _of(results.runs, one).items()},
             }
-            for p, a in policies(results.runs)
+            for one in variants(results.runs)
         ],
         "runs": [
             {
-                "placement": run.placement,
-                "admission": run.admission,
+                **asdict(run.variant),
                 "seed": run.seed,
                 "figures": asdict(run.figures),
                 "learned": asdict(run.constants),
+                "pauses": msgspec.to_builtins(run.pauses),
                 "simulated_ttft": run.compared.simulated if run.compared else None,
                 "requests": [_request(reply) for reply in run.replies],
             }
@@ -108,12 +113,20 @@ def _request(reply: Any) -> dict[str, Any]:
     }
 
 
-def _of(runs: Sequence[Run], policy: tuple[str, str]) -> dict[str, Spread]:
-    return spreads([run.figures for run in runs if (run.placement, run.admission) == policy])
+def _of(runs: Sequence[Run], variant: Variant) -> dict[str, Spread]:
+    return spreads([run.figures for run in runs if run.variant == variant])
 
 
-def _simulated(runs: Sequence[Run], policy: tuple[str, str]) -> str:
-    found = [run.compared for run in runs if (run.placement, run.admission) == policy and run.compared]
+def _pauses(runs: Sequence[Run], variant: Variant) -> str:
+    """How often and how long, all seeds together."""
+    if variant.pause == "never":
+        return variant.pause
+    told = [run.pauses for run in runs if run.variant == variant]
+    return f"{variant.pause}: {sum(one.pauses for one in told)}, {sum(one.seconds for one in told):.1f} s"
+
+
+def _simulated(runs: Sequence[Run], variant: Variant) -> str:
+    found = [run.compared for run in runs if run.variant == variant and run.compared]
     if not found:
         return "-"
     off = median((one.simulated - one.measured) / one.measured for one in found)
