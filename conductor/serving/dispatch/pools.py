@@ -4,12 +4,12 @@ Not here: what was placed on them (`books.py`), and speaking to them (`worker_cl
 time, in seconds on the monotonic clock.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from mooncask.client.worker_api import Leave, Registration, Report, Reported, Role, Sampling, WorkerKind
+from mooncask.conductor.serving.dispatch.ending import Ending
 from mooncask.errors import BadRequest, NoSuchModel
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Worker:
     failures: int = 0
     full: bool = False
     """It has bounced an answer since its last report."""
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: Ending = field(default_factory=Ending)
     """Set when it has left, was replaced, or is not heard of any more: calls to it end."""
 
     @property
@@ -119,9 +119,6 @@ class Pools:
 
     def all(self) -> list[Worker]:
         return list(self._workers.values())
-
-    def named(self, name: str) -> Worker | None:
-        return self._workers.get(name)
 
     def able(self, model: str, role: Role, now: float) -> list[Worker]:
         """Those who serve the model in that role and answer, in the order of their names; shunned ones if there is nobody else."""

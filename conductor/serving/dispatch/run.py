@@ -1,12 +1,12 @@
 """What is known of one job while it is on its way. Not here: what is done with it (`dispatcher.py`)."""
 
-import asyncio
 import time
 from dataclasses import dataclass, field
 
 from mooncask.client.hashing import root
 from mooncask.client.prompt_keys import prompt_keys
 from mooncask.client.worker_api import Hashing
+from mooncask.conductor.serving.dispatch.ending import Ending
 from mooncask.conductor.serving.dispatch.history import Decision
 from mooncask.conductor.serving.job import Ended, Job
 
@@ -23,7 +23,7 @@ class Run:
     begun: bool = False
     committed: list[int] = field(default_factory=list)
     failed_workers: set[str] = field(default_factory=set)
-    kv_lost: asyncio.Event = field(default_factory=asyncio.Event)
+    kv_lost: Ending = field(default_factory=Ending)
     """This attempt's prefill has failed before decode had a token."""
     prefilled: bool = False
     """This attempt's prefill is whole."""
