@@ -5,13 +5,14 @@ takes a fifth of what a general HTTP client does. Not here: what is asked (`pref
 """
 
 import asyncio
-import contextlib
 import ssl
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import urlsplit
 
 UNIX = "unix:"
 ANSWER_BYTES_MAX = 4 << 20
+HEAD_BYTES_MAX = 64 << 10
 IDLE_MAX = 32
 """Connections that are kept when nobody asks."""
 LENGTH = b"content-length:"
@@ -27,14 +28,77 @@ class PageAnswer:
     body: bytes
 
 
-@dataclass(slots=True, eq=False)
-class _Connection:
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    used: bool = False
+class _Connection(asyncio.Protocol):
+    """One connection, on which one question at a time is asked. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self.used = self.closed = False
+        self._transport: asyncio.Transport | None = None
+        self._got = bytearray()
+        self._whole = 0
+        """Bytes of head and body of the answer that is coming; 0 until its head is there."""
+        self._begin = 0
+        self._status = 0
+        self._answer: asyncio.Future[PageAnswer] | None = None
+
+    def ask(self, request: bytes) -> "asyncio.Future[PageAnswer]":
+        assert self._transport is not None
+        self._answer = asyncio.get_running_loop().create_future()
+        if self.closed:
+            self._answer.set_exception(EOFError())
+        else:
+            self._transport.write(request)
+        return self._answer
 
     def close(self) -> None:
-        self.writer.close()
+        self.closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed = True
+        self._end(exc if isinstance(exc, OSError) else EOFError())
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        try:
+            if not self._whole and not self._read_head():
+                return
+        except (PageUnreadable, ValueError) as exc:
+            self._end(exc if isinstance(exc, PageUnreadable) else _unreadable(self._got))
+            return
+        if len(self._got) >= self._whole:
+            body = bytes(self._got[self._begin : self._whole])
+            del self._got[: self._whole]
+            self._whole, self.used, answer = 0, True, self._answer
+            if answer is not None and not answer.done():
+                answer.set_result(PageAnswer(self._status, body))
+
+    def _read_head(self) -> bool:
+        """Whether it is there. Raises PageUnreadable, ValueError."""
+        end = self._got.find(b"\r\n\r\n")
+        if end < 0:
+            if len(self._got) > HEAD_BYTES_MAX:
+                raise PageUnreadable("a head without an end")
+            return False
+        first, *lines = bytes(self._got[:end]).split(b"\r\n")
+        lengths = [line[len(LENGTH) :] for line in lines if line[: len(LENGTH)].lower() == LENGTH]
+        if not first.startswith(b"HTTP/1.") or len(lengths) != 1 or not 0 <= int(lengths[0]) <= ANSWER_BYTES_MAX:
+            raise _unreadable(first)
+        self._status, self._begin = int(first.split(b" ", 2)[1]), end + 4
+        self._whole = self._begin + int(lengths[0])
+        return True
+
+    def _end(self, error: Exception) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(error)
+
+
+def _unreadable(begins: bytes | bytearray) -> PageUnreadable:
+    return PageUnreadable(f"an answer that begins with {bytes(begins[:80])!r} and tells no length")
 
 
 class PageClient:
@@ -56,7 +120,7 @@ class PageClient:
         while True:
             connection = self._idle.pop() if self._idle else await self._open()
             try:
-                answer = await _asked(connection, request)
+                answer = await connection.ask(request)
             except (OSError, EOFError):
                 connection.close()
                 if not connection.used:
@@ -75,32 +139,13 @@ class PageClient:
         self._idle.clear()
 
     def _keep(self, connection: _Connection) -> None:
-        connection.used = True
         if len(self._idle) < IDLE_MAX and not self._closed:
             self._idle.append(connection)
         else:
             connection.close()
 
     async def _open(self) -> _Connection:
+        loop = asyncio.get_running_loop()
         if self._pages.startswith(UNIX):
-            path = self._pages.removeprefix(UNIX)
-            return _Connection(*await asyncio.open_unix_connection(path, limit=ANSWER_BYTES_MAX))
-        opened = await asyncio.open_connection(self._host, self._port, ssl=self._tls, limit=ANSWER_BYTES_MAX)
-        return _Connection(*opened)
-
-
-async def _asked(connection: _Connection, request: bytes) -> PageAnswer:
-    connection.writer.write(request)
-    try:
-        head = await connection.reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as exc:
-        raise PageUnreadable("a head without an end") from exc
-    first, *lines = head.split(b"\r\n")
-    words = first.split(b" ", 2)
-    lengths = [line[len(LENGTH) :] for line in lines if line[: len(LENGTH)].lower() == LENGTH]
-    with contextlib.suppress(ValueError):
-        if words[0].startswith(b"HTTP/1.") and len(lengths) == 1:
-            length = int(lengths[0])
-            if 0 <= length <= ANSWER_BYTES_MAX:
-                return PageAnswer(int(words[1]), await connection.reader.readexactly(length))
-    raise PageUnreadable(f"an answer that begins with {first[:80]!r} and tells no length")
+            return (await loop.create_unix_connection(_Connection, self._pages.removeprefix(UNIX)))[1]
+        return (await loop.create_connection(_Connection, self._host, self._port, ssl=self._tls))[1]

@@ -4,9 +4,9 @@ A daemon that does not answer in time holds nothing, as far as this request is c
 """
 
 import asyncio
+import itertools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -22,32 +22,37 @@ from mooncask.errors import PeerUnavailable
 log = logging.getLogger(__name__)
 
 RECENT_MAX = 100_000
-"""Blocks of prompts that were placed lately and are being stored, remembered by node."""
+"""Blocks of prompts that were placed on a node lately and are being stored."""
+NODES_MAX = 4096
 RECENT_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class Recent:
-    """Keys that will be on a node soon: the prompts that were placed there. Bounded, the oldest go first."""
+    """Keys that will be on a node soon: the prompts that were placed there. Bounded: of a node that was given more, those that were
+    placed first go, and of more nodes than that the one that was given something first."""
 
-    _until: OrderedDict[tuple[str, bytes], float] = field(default_factory=OrderedDict)
+    _until: dict[str, dict[bytes, float]] = field(default_factory=dict)
+    """By node, in the order in which keys were placed there first."""
 
-    def placed(self, node: str, keys: Iterable[bytes], now: float) -> None:
-        for key in keys:
-            self._until[node, key] = now + RECENT_SECONDS
-            self._until.move_to_end((node, key))
-        while len(self._until) > RECENT_MAX:
-            self._until.popitem(last=False)
+    def placed(self, node: str, keys: Sequence[bytes], now: float) -> None:
+        until = self._until.setdefault(node, {})
+        until |= dict.fromkeys(keys, now + RECENT_SECONDS)
+        if len(until) > RECENT_MAX:
+            self._until[node] = dict(itertools.islice(until.items(), len(until) - RECENT_MAX // 2, None))
+        if len(self._until) > NODES_MAX:
+            del self._until[next(iter(self._until))]
 
     def failed(self, node: str, keys: Iterable[bytes]) -> None:
         """They will not be there after all."""
+        until = self._until.get(node, {})
         for key in keys:
-            self._until.pop((node, key), None)
+            until.pop(key, None)
 
     def prefix(self, node: str, keys: Sequence[bytes], begin: int, now: float) -> int:
         """How far the prefix goes on from block `begin`: the number of its blocks in all."""
-        blocks = begin
-        while blocks < len(keys) and self._until.get((node, keys[blocks]), 0.0) > now:
+        until, blocks = self._until.get(node), begin
+        while until and blocks < len(keys) and until.get(keys[blocks], 0.0) > now:
             blocks += 1
         return blocks
 
@@ -58,6 +63,12 @@ class Held:
 
     now: int
     soon: int
+
+
+class _Matched(msgspec.Struct):
+    """Of a control.Matched, all that is looked at."""
+
+    tiers: list[str]
 
 
 class Prefixes:
@@ -134,7 +145,7 @@ class Prefixes:
                 log.warning("%s", refusal(node.name, answer.body))
             if answer.status != 200:
                 raise PageUnreadable(f"status {answer.status}")
-            return local_blocks(msgspec.json.decode(answer.body, type=control.Matched).tiers)
+            return local_blocks(msgspec.json.decode(answer.body, type=_Matched).tiers)
         except (OSError, EOFError, PageUnreadable, msgspec.DecodeError) as exc:
             self.unanswered += 1
             log.debug("node %s did not say what it holds: %s", node.name, exc)
