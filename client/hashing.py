@@ -45,13 +45,13 @@ def chain(
     """
     if block_tokens < 1:
         raise BadRequest(f"block_tokens = {block_tokens}: at least 1 token makes a block")
-    data = _token_bytes(tokens)
+    data = memoryview(_token_bytes(tokens))
     step = 4 * block_tokens
     blocks = len(data) // step
     tails = _tails(extras, blocks, has_partial=len(data) % step > 0)
     found, before = [], root
     for i in range(blocks):
-        before = digest(before + data[i * step : (i + 1) * step] + (tails[i] if tails else b""), hash)
+        before = digest(b"".join((before, data[i * step : (i + 1) * step], tails[i] if tails else b"")), hash)
         found.append(before)
     return found
 

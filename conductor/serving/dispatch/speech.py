@@ -3,6 +3,7 @@
 `worker_client.py` carries it out, for all kinds alike: connections, deadlines, the order of lines, what is broken.
 """
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,8 @@ from mooncask.client.worker_api import CONDUCTOR_HEADER, LINE_BYTES_MAX, DecodeC
 from mooncask.conductor.serving.dispatch.pools import Worker
 
 Call = PrefillCall | DecodeCall
+WRITTEN_MAX = 64
+"""Prompts whose ids are kept as JSON until their decode is asked: some 700 kB each at most models' longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,36 @@ class Speech(Protocol):
         ...
 
 
+class WrittenTokens:
+    """A prompt's ids as JSON, written once for its prefill and its decode: a millisecond for 131,072 of them."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[list[int], msgspec.Raw]] = OrderedDict()
+
+    def of(self, call: Call) -> msgspec.Raw:
+        kept = self._kept.pop(call.id, None)
+        if kept is not None and kept[0] is call.tokens:
+            return kept[1]
+        written = msgspec.Raw(msgspec.json.encode(call.tokens))
+        if isinstance(call, PrefillCall):
+            self._kept[call.id] = call.tokens, written
+            if len(self._kept) > WRITTEN_MAX:
+                self._kept.popitem(last=False)
+        return written
+
+
 class MooncaskSpeech:
     """`client/worker_api.py` itself. `secret` is the one that the Conductor shares with its workers, `conductor` its name."""
 
     def __init__(self, secret: str, silence_seconds: float, conductor: str = "") -> None:
         self._headers = {"Authorization": f"Bearer {secret}", CONDUCTOR_HEADER: conductor}
         self._silence_seconds = silence_seconds
+        self._written = WrittenTokens()
 
     def asked(self, worker: Worker, call: Call) -> Asked:
         path = "/v1/prefill" if isinstance(call, PrefillCall) else "/v1/decode"
-        return Asked(path, msgspec.json.encode(call), self._headers, self._silence_seconds)
+        body = {**msgspec.structs.asdict(call), "tokens": self._written.of(call)}
+        return Asked(path, msgspec.json.encode(body), self._headers, self._silence_seconds)
 
     async def lines(self, worker: Worker, call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[StreamLine]:
         decoder = msgspec.json.Decoder(StreamLine)
