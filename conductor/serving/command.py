@@ -1,6 +1,5 @@
 """`mooncask conductor`: the process that clients talk to."""
 
-import asyncio
 import logging
 import os
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import uvloop
 from msgspec.structs import replace
 
 from mooncask.errors import BadArgument
@@ -33,7 +33,7 @@ def conductor(
     )
     models = dict(named_model(told) for told in model or [])
     told = load_config(config, os.environ, models)
-    asyncio.run(run(replace(told, plan=replace(told.plan, apply=True)) if apply else told))
+    uvloop.run(run(replace(told, plan=replace(told.plan, apply=True)) if apply else told))
 
 
 def named_model(told: str) -> tuple[str, str]:

@@ -19,6 +19,7 @@ from statistics import median
 
 import aiohttp
 import msgspec
+import uvloop
 
 from mooncask.client.hashing import chain
 from mooncask.client.worker_api import PrefillCall, Sampling
@@ -81,7 +82,7 @@ class Point:
 
 def measure(load: Load, progress: Progress) -> list[Point]:
     """Raises WorkerUnavailable when the scripted workers do not start."""
-    return asyncio.run(_measure(load, progress))
+    return uvloop.run(_measure(load, progress))
 
 
 async def _measure(load: Load, progress: Progress) -> list[Point]:

@@ -2,20 +2,23 @@
 `client/worker_api.py` says, and stand for their nodes' pages, too. `python -m mooncask.tools.bench.scripted_workers`.
 
 A prefill is done at once; an answer is as many tokens as were asked for, all in one line. GET /seen tells when the head of
-each prefill or decode call came, on the machine's monotonic clock.
+each prefill or decode call came, on the machine's monotonic clock. Workers and nodes are machines of their own, which do not
+wait for each other; here they are one process, which therefore does as little with a body as it can.
 """
 
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import aiohttp
 import msgspec
-from aiohttp import web
+import uvloop
 
 from mooncask.client.control import Matched, WhyRequest
 from mooncask.client.worker_api import (
@@ -39,6 +42,11 @@ HELD_SHARE = 0.5
 """Of each prompt, what every node holds."""
 CLOSED_FORM = {"namespace": "bench", "fingerprint": "00" * 16, "tenant_salt": "", "hash": "sha256"}
 ID_BYTES = 100
+TAIL_BYTES = 2000
+"""Within the first and the last so many bytes of a call's body stand its id, and how many tokens are wanted."""
+PREFILLED = PrefillDone(
+    prompt_tokens=0, cached_tokens=0, computed_tokens=0, stored_blocks=0, queue_seconds=0.0, seconds=0.0
+)
 
 
 class ScriptedWorkers:
@@ -51,25 +59,18 @@ class ScriptedWorkers:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        app = web.Application(client_max_size=64 << 20)
-        app.router.add_post("/v1/prefill", self._prefill)
-        app.router.add_post("/v1/decode", self._decode)
-        app.router.add_post("/-/v1/match", self._match)
-        app.router.add_get("/seen", self._told)
-        runner = web.AppRunner(app, access_log=None, handler_cancellation=True)
-        await runner.setup()
-        try:
-            for _ in range(self._count):
-                await web.TCPSite(runner, "127.0.0.1", 0).start()
-            ports = [address[1] for address in runner.addresses]
-            async with aiohttp.ClientSession(headers=self._headers) as session:
-                tasks = [asyncio.create_task(self._live(session, number, port)) for number, port in enumerate(ports)]
-                print(f"scripted workers at http://127.0.0.1:{ports[0]}", flush=True)
-                yield
-                for task in tasks:
-                    task.cancel()
-        finally:
-            await runner.cleanup()
+        loop = asyncio.get_running_loop()
+        servers = [await loop.create_server(lambda: _Door(self._answer), "127.0.0.1", 0) for _ in range(self._count)]
+        ports = [server.sockets[0].getsockname()[1] for server in servers]
+        async with aiohttp.ClientSession(headers=self._headers) as session:
+            tasks = [asyncio.create_task(self._live(session, number, port)) for number, port in enumerate(ports)]
+            print(f"scripted workers at http://127.0.0.1:{ports[0]}", flush=True)
+            yield
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for server in servers:
+            server.close()
 
     async def _live(self, session: aiohttp.ClientSession, number: int, port: int) -> None:
         """Registers, and reports as often as real ones do."""
@@ -98,56 +99,71 @@ class ScriptedWorkers:
         async with session.post(f"{self._conductor}/internal/v1/{what}", data=msgspec.json.encode(message)) as response:
             response.raise_for_status()
 
-    # --- what is asked of them ---
-
-    async def _prefill(self, request: web.Request) -> web.StreamResponse:
-        await self._read(request)
-        done = PrefillDone(
-            prompt_tokens=0, cached_tokens=0, computed_tokens=0, stored_blocks=0, queue_seconds=0.0, seconds=0.0
-        )
-        return _lines(Admitted(), Started(), done)
-
-    async def _decode(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read(request)
-        wanted = msgspec.json.decode(body, type=_Wanted).max_tokens
+    def _answer(self, path: bytes, came: float, pieces: list[bytes]) -> bytes:
+        """`came`: when the head of the request was there; `pieces` of its body."""
+        match path:
+            case b"/seen":
+                seen, self._seen = self._seen, {}
+                return msgspec.json.encode(seen)
+            case b"/-/v1/match":
+                return _matched(msgspec.json.decode(b"".join(pieces), type=WhyRequest))
+        name = b"".join(pieces[:2])[:ID_BYTES].partition(b'"id":"')[2].partition(b'"')[0].decode()
+        self._seen.setdefault(name, came)
+        if path == b"/v1/prefill":
+            return _lines(Admitted(), Started(), PREFILLED)
+        wanted = int(re.findall(rb'"max_tokens":(\d+)', b"".join(pieces[-2:])[-TAIL_BYTES:])[-1])
         done = DecodeDone(reason="length", output_tokens=wanted, cached_tokens=0, computed_tokens=0)
         return _lines(Admitted(), Tokens(tokens=[5] * wanted), done)
 
-    async def _read(self, request: web.Request) -> bytes:
-        """Notes when the head was there. Bodies are long, so the id is looked for at their beginning, not parsed."""
-        at = time.monotonic()
-        body = await request.read()
-        name = body[:ID_BYTES].partition(b'"id":"')[2].partition(b'"')[0].decode()
-        self._seen.setdefault(name, at)
-        return body
 
-    async def _match(self, request: web.Request) -> web.StreamResponse:
-        asked = msgspec.json.decode(await request.read(), type=WhyRequest)
-        held = int(len(asked.keys) * HELD_SHARE)
-        told = Matched(
-            namespace=asked.namespace,
-            blocks=len(asked.keys),
-            block_tokens=BLOCK_TOKENS,
-            hit_blocks=held,
-            hit_tokens=held * BLOCK_TOKENS,
-            tiers=["dram"] * held,
-            seconds=[0.001] * held,
-        )
-        return web.Response(body=msgspec.json.encode(told), content_type="application/json")
+class _Door(asyncio.Protocol):
+    """One connection, one request at a time."""
 
-    async def _told(self, request: web.Request) -> web.StreamResponse:
-        seen, self._seen = self._seen, {}
-        return web.Response(body=msgspec.json.encode(seen), content_type="application/json")
+    def __init__(self, answer: Callable[[bytes, float, list[bytes]], bytes]) -> None:
+        self._answer = answer
+        self._transport: asyncio.Transport | None = None
+        self._head, self._path, self._came = b"", b"", 0.0
+        self._pieces: list[bytes] = []
+        self._left = -1
+        """Bytes of the body that are missing; -1 while the head is."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._left < 0:
+            self._head += data
+            head, end, data = self._head.partition(b"\r\n\r\n")
+            if not end:
+                return
+            self._came, self._path, self._head = time.monotonic(), head.split(b" ", 2)[1], b""
+            length = re.search(rb"(?i)content-length: *(\d+)", head)
+            self._left = int(length[1]) if length is not None else 0
+        self._left -= len(data)
+        self._pieces.append(data)
+        if self._left <= 0:
+            told = self._answer(self._path, self._came, self._pieces)
+            assert self._transport is not None
+            self._transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(told), told))
+            self._pieces, self._left = [], -1
 
 
-class _Wanted(msgspec.Struct):
-    """Of a DecodeCall, all that is looked at."""
+def _matched(asked: WhyRequest) -> bytes:
+    held = int(len(asked.keys) * HELD_SHARE)
+    told = Matched(
+        namespace=asked.namespace,
+        blocks=len(asked.keys),
+        block_tokens=BLOCK_TOKENS,
+        hit_blocks=held,
+        hit_tokens=held * BLOCK_TOKENS,
+        tiers=["dram"] * held,
+        seconds=[0.001] * held,
+    )
+    return msgspec.json.encode(told)
 
-    max_tokens: int
 
-
-def _lines(*lines: Line) -> web.Response:
-    return web.Response(body=b"\n".join(map(msgspec.json.encode, lines)) + b"\n", content_type="application/x-ndjson")
+def _lines(*lines: Line) -> bytes:
+    return b"\n".join(map(msgspec.json.encode, lines)) + b"\n"
 
 
 async def run(conductor: str, count: int) -> None:
@@ -160,4 +176,4 @@ async def run(conductor: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(run(sys.argv[1], int(sys.argv[2])))
