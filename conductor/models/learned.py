@@ -36,7 +36,7 @@ class RecursiveLeastSquares:
 
     def predict(self, features: Features) -> float:
         """Asked some twenty times for each request: a handful of products costs less without numpy."""
-        return sum(map(mul, self._told, features))
+        return float(sum(map(mul, self._told, features)))
 
     def observe(self, told: Features, value: float) -> None:
         """One step of the recursion. Values that are not finite are ignored: one broken clock must not end learning."""
