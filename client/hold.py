@@ -2,6 +2,9 @@
 
 from mooncask.client.control import Answer
 
+HAND_OVER_SECONDS = 60.0
+"""So long blocks that prefill handed over are held at most, when decode does not say that it has them."""
+
 
 class HoldRequest(Answer, frozen=True, kw_only=True):
     """POST /-/v1/hold takes this: these blocks stay under that name, in place of what it held before; `seconds` 0 ends the hold.

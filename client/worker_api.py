@@ -172,6 +172,9 @@ class PrefillCall(Message, frozen=True, kw_only=True):
     """The first so many tokens are hashed without the salt, as a prefix that all tenants share; a multiple of block_tokens."""
     priority: Annotated[int, msgspec.Meta(ge=0, le=255)] = 128
     deadline_seconds: float = 600.0
+    hold_seconds: float = 0.0
+    """The blocks are for a decode: the node's daemon holds them so long after the prefill, or until a decode of the same id at
+    the node has loaded them. 0: nobody holds them."""
 
 
 class DecodeCall(Message, frozen=True, kw_only=True):

@@ -9,12 +9,11 @@ import logging
 from collections.abc import Sequence
 
 from mooncask.client.control_client import ControlClient
-from mooncask.client.hold import HoldRequest
+from mooncask.client.hold import HAND_OVER_SECONDS, HoldRequest
 from mooncask.errors import MooncaskError
 
 log = logging.getLogger(__name__)
 
-HOLD_SECONDS = 60.0
 SHARE = 0.5
 """Of what may be pinned at all."""
 KEYS_MAX = 16_384
@@ -33,7 +32,7 @@ class HandOverHold:
         namespace: str,
         handover_id: str,
         keys: Sequence[bytes],
-        seconds: float = HOLD_SECONDS,
+        seconds: float = HAND_OVER_SECONDS,
         renew: bool = False,
     ) -> None:
         """These blocks, of those that are there, in place of what it held before; `renew`: unless it was ended meanwhile."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 
+from mooncask.client.hold import HAND_OVER_SECONDS
 from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Tokens
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
@@ -246,6 +247,7 @@ class LiveDispatcher:
             public_tokens=job.public_tokens,
             priority=job.priority,
             deadline_seconds=run.left_seconds,
+            hold_seconds=HAND_OVER_SECONDS,
         )
 
         def done(line: PrefillDone) -> None:

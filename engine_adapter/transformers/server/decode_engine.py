@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from mooncask.client.worker_api import Admitted, DecodeCall, DecodeDone, Failure, FailureKind, Step
+from mooncask.engine_adapter.handover_hold import HandOverHold
 from mooncask.engine_adapter.transformers.engine import ignore_layer
 from mooncask.engine_adapter.transformers.kv_layout import cache_over
 from mooncask.engine_adapter.transformers.model import Model
@@ -49,8 +50,9 @@ class DecodeLoad:
 class DecodeEngine:
     """`submit`, `cancel`, `pause`, `load`, `take_steps` and `close` may be called from any thread."""
 
-    def __init__(self, model: Model, links: LinkPool, slots: KvSlots, prefill_chunk: int) -> None:
+    def __init__(self, model: Model, links: LinkPool, slots: KvSlots, prefill_chunk: int, holds: HandOverHold) -> None:
         self._model, self._links, self._slots, self._prefill_chunk = model, links, slots, prefill_chunk
+        self._holds = holds
         self._changed = threading.Condition()
         self._free = list(range(slots.slots))
         self._answers: dict[str, Answer] = {}
@@ -145,6 +147,7 @@ class DecodeEngine:
     def _load(self, answer: Answer) -> None:
         with self._links.link() as link:
             fill(answer, link.session(priority=answer.call.priority), self._prefill_chunk)
+            namespace = link.namespace
         missing, most = len(answer.call.tokens) - answer.length, answer.call.inline_prefill_tokens
         if missing > most and not answer.cancelled:
             text = f"the KV of {missing} tokens is missing, and at most {most} are computed here"
@@ -154,6 +157,8 @@ class DecodeEngine:
             answer.ready_at = self._moving_clock()
             self._arrived.append(answer)
             self._changed.notify()
+        if answer.call.wait_seconds and answer.loaded_tokens and namespace is not None:
+            self._holds.end(namespace.name, answer.call.id)
 
     def _write_back(self, answer: Answer) -> None:
         stored = 0

@@ -16,9 +16,11 @@ from mooncask.client.worker_api import (
     PrefillDone,
     Started,
 )
+from mooncask.engine_adapter.handover_hold import HandOverHold
 from mooncask.engine_adapter.transformers.prefill import Prefilling
 from mooncask.engine_adapter.transformers.server.answer import Tell
 from mooncask.engine_adapter.transformers.server.answer_store import loaded
+from mooncask.engine_adapter.transformers.store_link import StoreSession
 from mooncask.errors import Busy, ContextTooLong, MooncaskError
 
 log = logging.getLogger(__name__)
@@ -53,8 +55,8 @@ class PrefillLoad:
 class PrefillEngine:
     """`submit`, `cancel`, `load` and `close` may be called from any thread; what prefills is used by this object's thread alone."""
 
-    def __init__(self, engine: Prefilling) -> None:
-        self._engine = engine
+    def __init__(self, engine: Prefilling, holds: HandOverHold) -> None:
+        self._engine, self._holds = engine, holds
         self._changed = threading.Condition()
         self._heap: list[_Waiting] = []
         self._calls: dict[str, _Waiting] = {}
@@ -155,12 +157,16 @@ class PrefillEngine:
         keys = session.keys(call.tokens, call.cache_salt, call.public_tokens)
         hit = session.match(keys)
         session.expect(keys[len(hit) :], EXPECT_SECONDS)
+        # Made before decode can have heard of it, since decode ends it; and to outlast the prefill, which renews it.
+        self._hold(call, session, keys[: len(hit)], call.hold_seconds + call.deadline_seconds, renew=False)
         waiting.tell(Started(cached_tokens=len(hit) * engine.layout.block_tokens))
         waiting.left_tokens -= len(hit) * engine.layout.block_tokens
         job = engine.job(session, call.tokens, keys, lambda: not waiting.cancelled)
         prefix = job.run(hit)
         if waiting.cancelled:
+            self._hold(call, session, [], 0.0, renew=False)
             return Failure(kind=FailureKind.CANCELLED, message="cancelled")
+        self._hold(call, session, keys, call.hold_seconds, renew=True)
         cached = prefix.outcome.blocks if len(hit) < len(keys) else len(hit)
         return PrefillDone(
             prompt_tokens=len(call.tokens),
@@ -173,3 +179,9 @@ class PrefillEngine:
             loaded=loaded(prefix.outcome),
             faults=dict(session.faults),
         )
+
+    def _hold(self, call: PrefillCall, session: StoreSession, keys: list[bytes], seconds: float, renew: bool) -> None:
+        """For the decode that is to come, if one is: a store that is full must not lose what was just computed for it."""
+        namespace = self._engine.link.namespace
+        if call.hold_seconds and session.usable and namespace is not None:
+            self._holds.hold(namespace.name, call.id, keys, seconds, renew)

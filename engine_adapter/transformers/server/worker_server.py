@@ -14,6 +14,7 @@ from aiohttp import web
 from transformers.utils import logging as transformers_logging
 
 from mooncask.client.worker_api import GONE_SECONDS, Hashing, Node, Registration, Role
+from mooncask.engine_adapter.handover_hold import HandOverHold
 from mooncask.engine_adapter.transformers.engine import Engine, Options
 from mooncask.engine_adapter.transformers.model import Model, load_model
 from mooncask.engine_adapter.transformers.pipeline.head import PipelineHead
@@ -72,6 +73,7 @@ class WorkerServer:
         if settings.pipeline != 1 and settings.role is not Role.PREFILL:
             raise ConfigError("--pipeline", str(settings.pipeline), "is for the prefill role; one process decodes")
         self._links = LinkPool(self._link)
+        self._holds = HandOverHold(store.socket, store.deadline_seconds)
         self.model, self._engine = self._loaded(folder, dtype, block_tokens)
         try:
             self._engine.warm_up()
@@ -133,6 +135,7 @@ class WorkerServer:
     def close(self) -> None:
         self.roles.close()
         self._links.close()
+        self._holds.close()
         self._engine.close()
 
     # --- parts ---
@@ -147,7 +150,8 @@ class WorkerServer:
         return model, PipelineHead(plan, options)
 
     def _prefill_engine(self) -> PrefillEngine:
-        return PrefillEngine(WholeModel(self._engine) if isinstance(self._engine, Engine) else self._engine)
+        whole = WholeModel(self._engine) if isinstance(self._engine, Engine) else self._engine
+        return PrefillEngine(whole, self._holds)
 
     def _link(self) -> StoreLink:
         return self._link_for(self.model)
@@ -161,7 +165,7 @@ class WorkerServer:
         slots = KvSlots(
             self.model.layout, self.settings.slots, self.settings.slot_tokens, str(self.model.module.device)
         )
-        return DecodeEngine(self.model, self._links, slots, self._options.prefill_chunk)
+        return DecodeEngine(self.model, self._links, slots, self._options.prefill_chunk, self._holds)
 
     def _hashing(self) -> Hashing | None:
         try:
