@@ -44,10 +44,14 @@ def kv(engine: SmallEngine) -> list[list["torch.Tensor"]]:
     return [[part(engine, group, place) for place in ids[:5]] for group, ids in enumerate(TABLE)]
 
 
-def compute(engine: SmallEngine, one: Request) -> None:
+def begin(engine: SmallEngine, one: Request) -> None:
     engine.scheduler.arrived(one)
     assert engine.matched(one) == 0
     engine.scheduler.allocated(one, TABLE, 0)
+
+
+def compute(engine: SmallEngine, one: Request) -> None:
+    begin(engine, one)
     engine.compute_table(one, TABLE, TOKENS)
 
 
@@ -91,9 +95,10 @@ def test_what_a_window_leaves_behind_before_it_is_saved_is_copied_aside_and_save
         SmallEngine(daemon.socket_path, seed=2, windows=WINDOWS) as second,
     ):
         wanted = kv(first)
+        begin(first, one)
         daemon.freeze()
         try:
-            compute(first, one)
+            first.compute_table(one, TABLE, TOKENS)
             first.step()  # vLLM took back blocks 0 to 2 of the sliding group when it planned this one
             overwrite(first, TABLE[1][:3])
         finally:
@@ -117,12 +122,15 @@ def overwrite(engine: SmallEngine, places: list[int]) -> None:
 def test_a_finished_requests_window_leaves_the_rest_behind_too(daemon: DaemonProcess) -> None:
     one = request()
     with SmallEngine(daemon.socket_path, windows=WINDOWS) as engine:
+        begin(engine, one)
         daemon.freeze()
         try:
-            compute(engine, one)
+            engine.compute_table(one, TABLE, TOKENS)
             assert engine.scheduler.finished(one, aborted=False)[0]
-            assert engine.step().leaving == {one.request_id: 3}
+            plan = engine.step()
+            assert plan.leaving == {one.request_id: 3}
             overwrite(engine, TABLE[1][:3])
+            assert engine.collect(plan).sent == [set()]
         finally:
             daemon.thaw()
         assert engine.settle().sent == [{one.request_id}]
@@ -132,9 +140,10 @@ def test_a_finished_requests_window_leaves_the_rest_behind_too(daemon: DaemonPro
 def test_what_there_is_no_room_to_copy_aside_is_not_saved_and_neither_is_what_follows(daemon: DaemonProcess) -> None:
     one = request()
     with SmallEngine(daemon.socket_path, windows=WINDOWS, capture_bytes=1) as engine:
+        begin(engine, one)
         daemon.freeze()
         try:
-            compute(engine, one)
+            engine.compute_table(one, TABLE, TOKENS)
             engine.step()
             overwrite(engine, TABLE[1][:3])
         finally:
