@@ -91,9 +91,14 @@ async def dispatching(config: Config, name: str = "") -> AsyncIterator[LiveDispa
 
 
 async def _sweep(pools: Pools) -> None:
+    before = time.monotonic()
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
-        pools.sweep(time.monotonic())
+        now = time.monotonic()
+        if (late := now - before - SWEEP_SECONDS) > SWEEP_SECONDS:
+            pools.stood_still(late)
+        pools.sweep(now)
+        before = now
 
 
 def _policy_settings(config: Config) -> PolicySettings:

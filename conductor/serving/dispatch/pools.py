@@ -94,6 +94,11 @@ class Pools:
         if worker is not None and worker.registration.incarnation == told.incarnation:
             self._remove(worker)
 
+    def stood_still(self, seconds: float) -> None:
+        """This process did nothing for so long: that nobody was heard meanwhile is nobody's silence."""
+        for worker in self._workers.values():
+            worker.heard += seconds
+
     def sweep(self, now: float) -> None:
         """Forgets those that have not been heard of for long."""
         for worker in [worker for worker in self._workers.values() if not worker.alive(now)]:

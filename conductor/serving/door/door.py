@@ -108,7 +108,7 @@ class Door:
         except web.HTTPNotFound:
             return plain_failure(404, f"there is no {request.path} here", "not_found", request_id)
         except MooncaskError as exc:
-            return failure_response(exc, request_id)
+            return failure_response(self._told(exc), request_id)
         except ConnectionError:
             return plain_failure(400, "the connection broke", "connection_broken", request_id)  # nobody reads it
         except Exception as exc:  # the top of a request: logged, said in OpenAI's form
@@ -117,6 +117,12 @@ class Door:
         if not response.prepared:
             response.headers["x-request-id"] = request_id
         return response
+
+    def _told(self, error: MooncaskError) -> MooncaskError:
+        """A model that is configured and has no workers at the moment is no unknown one: clients shall try again."""
+        if isinstance(error, NoSuchModel) and error.model in self._texts.models():
+            return NoWorkers(f"no worker serves model {error.model} now")
+        return error
 
     # --- chat and text ---
 

@@ -47,6 +47,8 @@ class Call:
     pieces: list[list[TextPiece]] = field(default_factory=list)
     broken: bool = False
     """Its stream ended with an error."""
+    streamed: bool = False
+    """The client has got what there is of it."""
 
     async def whole(self) -> dict[str, Any]:
         """The answer when all of it is there."""
@@ -74,6 +76,7 @@ class Call:
                 headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache", **self.headers}
             )
             await response.prepare(request)
+            self.streamed = True
             await self._send_all(request, response, early, events, include_usage)
         return response
 
@@ -160,7 +163,8 @@ class Call:
 
     @contextlib.asynccontextmanager
     async def _recorded(self) -> AsyncIterator[None]:
-        """Admitted by the gate; then each answer is recorded once, however it ended. Raises TokenQuotaExceeded."""
+        """Admitted by the gate; then each answer is recorded once, however it ended. Nobody pays for tokens of which he has got
+        an error instead. Raises TokenQuotaExceeded."""
         prompt = len(self.answers[0].job.tokens)
         await self.gate.admit(self.identity, prompt + sum(answer.job.max_tokens for answer in self.answers))
         began, at = time.monotonic(), time.time()
@@ -172,10 +176,12 @@ class Call:
             outcome = "rejected" if isinstance(exc, Overloaded) else "failed"
             raise
         finally:
+            given = self.streamed or outcome not in ("failed", "rejected")
             for answer in self.answers:
-                self._record(answer, answer.reason or outcome or "cancelled", at, time.monotonic() - began)
+                ended = (given and answer.reason) or outcome or "cancelled"
+                self._record(answer, ended, len(answer.tokens) if given else 0, at, time.monotonic() - began)
 
-    def _record(self, answer: Answer, outcome: str, at: float, seconds: float) -> None:
+    def _record(self, answer: Answer, outcome: str, output_tokens: int, at: float, seconds: float) -> None:
         job, first = answer.job, answer is self.answers[0]
         usage = CallUsage(
             request=job.id,
@@ -183,7 +189,7 @@ class Call:
             model=job.model,
             prompt_tokens=len(job.tokens) if first else 0,
             cached_tokens=answer.cached_tokens if first else 0,
-            output_tokens=len(answer.tokens),
+            output_tokens=output_tokens,
             outcome=outcome,
             at=at,
             seconds=seconds,

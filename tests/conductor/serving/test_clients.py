@@ -138,6 +138,27 @@ async def test_an_answer_that_breaks_ends_in_one_error_event_and_no_end(tmp_path
         assert [usage.outcome for usage in here.gate.used] == ["failed"] * answers
 
 
+@pytest.mark.parametrize("answers", [1, 2])
+async def test_who_gets_an_error_instead_of_an_answer_pays_for_no_token_of_it(tmp_path: Path, answers: int) -> None:
+    async with served(tmp_path) as here:
+        here.there.fault(ANY, Role.DECODE, ["breaks off"] * answers + ["refuses"] * 9)
+        body = here.body(max_tokens=12, n=answers)
+        async with here.session.post(f"http://{here.address}/v1/completions", json=body) as response:
+            assert response.status == 500
+        await here.there.assert_nothing_left()
+        assert [(usage.outcome, usage.output_tokens) for usage in here.gate.used] == [("failed", 0)] * answers
+
+
+async def test_a_model_that_has_no_workers_now_is_another_thing_than_an_unknown_one(tmp_path: Path) -> None:
+    async with served(tmp_path, decodes=0) as here:
+        for model, status, code in [("scripted", 503, "service_unavailable"), ("other", 404, "model_not_found")]:
+            body = here.body(max_tokens=4) | {"model": model}
+            async with here.session.post(f"http://{here.address}/v1/completions", json=body) as response:
+                assert response.status == status
+                assert (await response.json())["error"]["code"] == code
+                assert response.headers.get("Retry-After") == ("1" if status == 503 else None)
+
+
 async def test_a_body_that_is_nested_without_end_is_the_caller_s_fault(tmp_path: Path) -> None:
     async with served(tmp_path) as here:
         for data in (b'{"model": ' + b"[" * 500_000, b'{"model": "\xff"}'):

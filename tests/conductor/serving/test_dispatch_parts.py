@@ -55,6 +55,16 @@ def test_a_worker_is_able_from_its_registration_until_it_has_been_silent_too_lon
         pools.any_of("m")
 
 
+def test_time_in_which_the_conductor_stood_still_is_no_worker_s_silence() -> None:
+    pools = Pools()
+    pools.register(registration("d"), 0.0)
+    pools.stood_still(3.0)
+    pools.sweep(4.9)
+    assert [worker.name for worker in pools.able("m", Role.DECODE, 4.9)] == ["d"]
+    pools.sweep(5.1)
+    assert not pools.all()
+
+
 def test_another_incarnation_takes_the_place_of_the_one_before_and_ends_its_calls() -> None:
     gone = list[str]()
     pools = Pools(on_gone=lambda worker: gone.append(worker.registration.incarnation))
