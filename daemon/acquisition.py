@@ -7,11 +7,12 @@ was already its own) but abandoned, and what they still bring is dropped on arri
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mooncask.daemon.arrivals import Key, Layers
+from mooncask.daemon.flights import Answer
 from mooncask.daemon.service import Service
 from mooncask.daemon.waiter import Waiter
 from mooncask.errors import MooncaskError
@@ -56,6 +57,7 @@ class Acquisition:
     on_progress: Callable[[int, Layers], None]
     abandoned: bool = False
     _waiters: set[Waiter] = field(default_factory=set)
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES_MAX))
     _arrived: list[Arrived] = field(default_factory=list)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -83,14 +85,35 @@ class Acquisition:
         self._changed.set()
         for waiter in self._waiters:
             waiter.wake(published=False)
+        for task in self._tasks:
+            task.cancel()
         self._drop(self._arrived)
         self._arrived = []
 
     async def _start(self, missing: Sequence[int]) -> None:
+        """What is here below DRAM, or is put here, gets a task an item; what can only come from other nodes, one for all."""
+        far: dict[bool, list[int]] = {}
+        near = []
+        for index in missing:
+            if self._is_far(index):
+                far.setdefault(self.service.may_be_cold(self.namespace, self.keys[index]), []).append(index)
+            else:
+                near.append(index)
+        for indexes in far.values():
+            self._begin(self._bring_far(indexes))
+        await self._start_each(near)
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        """For many items: it holds nothing while it waits, so that it can be cancelled."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start_each(self, indexes: Sequence[int], *, tried_peers: bool = False) -> None:
         """A task an item, begun some at a time: the loop runs all that is ready before it looks for I/O again."""
-        for first in range(0, len(missing), STARTS_MAX):
-            for index in missing[first : first + STARTS_MAX]:
-                task = asyncio.create_task(self._bring_checked(index))
+        for first in range(0, len(indexes), STARTS_MAX):
+            for index in indexes[first : first + STARTS_MAX]:
+                task = asyncio.create_task(self._bring_checked(index, tried_peers))
                 self.service.loads.add(task)
                 task.add_done_callback(self._task_done)
             await asyncio.sleep(0)
@@ -117,12 +140,60 @@ class Acquisition:
             if item.found is not None:
                 self.service.store.drop(item.found.extent)
 
+    # --- many items ---
+
+    def _is_far(self, index: int) -> bool:
+        key = self.keys[index]
+        return key not in self.namespace.index and self._may_be_far(key)
+
+    async def _bring_far(self, indexes: list[int]) -> None:
+        """Items that other nodes may have, and that are here in no tier."""
+        left = dict.fromkeys(indexes)
+
+        def answered(answers: list[Answer]) -> None:
+            for answer in answers:
+                left.pop(indexes[answer.place])
+            self._take([indexes[answer.place] for answer in answers if answer.here])
+            self._look_elsewhere([indexes[answer.place] for answer in answers if not answer.here])
+
+        remote, keys = self.service.remote, [self.keys[index] for index in indexes]
+        try:
+            await remote.bring_many(self.namespace, keys, self._peers_deadline(keys[0]), answered)  # type: ignore[union-attr]
+        except Exception:
+            self.service.counters["acquire_faults"] += 1
+            log.exception("acquire failed by a fault of this daemon")
+        self._look_elsewhere(list(left))
+
+    def _take(self, indexes: list[int]) -> None:
+        """What has come from other nodes."""
+        if self.abandoned or not indexes:
+            return
+        held = self.service.store.hold(self.namespace, [self.keys[index] for index in indexes], self.hint)
+        gone = [index for index, extent in zip(indexes, held, strict=True) if extent is None]
+        found = [(index, extent) for index, extent in zip(indexes, held, strict=True) if extent is not None]
+        self._arrived += [Arrived(index, Found(extent, TierName.PEER)) for index, extent in found]
+        self._changed.set()
+        self._look_elsewhere(gone)
+
+    def _look_elsewhere(self, indexes: list[int]) -> None:
+        """No node has these; most often nobody else has them either."""
+        if self.abandoned or not indexes:
+            return
+        wanted = [index for index in indexes if self._may_be_elsewhere(self.keys[index])]
+        self._arrived += [Arrived(index, None) for index in sorted(set(indexes).difference(wanted))]
+        self._changed.set()
+        if wanted:
+            self._begin(self._start_each(wanted, tried_peers=True))
+
+    def _may_be_elsewhere(self, key: bytes) -> bool:
+        return self.wait or key in self.namespace.index or self.service.may_be_cold(self.namespace, key)
+
     # --- one item ---
 
-    async def _bring_checked(self, index: int) -> Arrived:
+    async def _bring_checked(self, index: int, tried_peers: bool) -> Arrived:
         """A fault while loading one block is a miss of that block, not the end of the request."""
         try:
-            return Arrived(index, await self._bring(index))
+            return Arrived(index, await self._bring(index, tried_peers))
         except MooncaskError as error:
             self.service.counters["acquire_faults"] += 1
             log.warning("acquire: %s", error.message)
@@ -131,8 +202,8 @@ class Acquisition:
             log.exception("acquire failed by a fault of this daemon")
         return Arrived(index, None)
 
-    async def _bring(self, index: int) -> Found | None:
-        key, tried_peers, followed, tried_cold = self.keys[index], False, False, False
+    async def _bring(self, index: int, tried_peers: bool) -> Found | None:
+        key, followed, tried_cold = self.keys[index], False, False
         while True:
             extent = await self._fetch(key)
             if extent is not None:

@@ -5,9 +5,10 @@ Not here: where they come from (`peers/remote.py`, `cold/fetching.py`).
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+import functools
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mooncask.daemon.arrivals import Key
 from mooncask.tiers.block import Extent
@@ -19,6 +20,8 @@ FLIGHTS_MAX = 1 << 16
 HELD_SECONDS = 0.05
 """For those that waited."""
 CLOSE_SECONDS = 2.0
+STARTS_MAX = 512
+"""Of one request in one turn of the loop: others come in between."""
 
 Result = TypeVar("Result")
 
@@ -32,6 +35,13 @@ class Flight:
     key: bytes
     deadline: float
     answer: "asyncio.Future[bool]"
+
+
+class Answer(NamedTuple):
+    """Of the key at `place`: whether the block is here now."""
+
+    place: int
+    here: bool
 
 
 class Flights(Generic[Result]):
@@ -89,6 +99,59 @@ class Flights(Generic[Result]):
                 return False
             if here or known is None or flight.deadline >= deadline:
                 return here  # else it was given up for somebody who had less time
+
+    async def bring_many(
+        self,
+        namespace: Namespace,
+        keys: Sequence[bytes],
+        deadline: float,
+        take_off: Callable[[bytes], Flight | None],
+        on_answers: "Callable[[list[Answer]], None]",
+        joined: Callable[[], None] = lambda: None,
+    ) -> None:
+        """As `bring`, for many blocks, with one wait for all of them: thousands of tasks and timers of their own would all have to
+        have their turn at the deadline, and the answer would come after it. `on_answers` gets what was answered since the last time,
+        once for each of the keys; what it did not get when this returns has not come by the deadline."""
+        answers: list[Answer] = []
+        news, left, is_over = asyncio.Event(), len(keys), False
+
+        def note(place: int, flight: Flight, was_known: bool, answer: "asyncio.Future[bool]") -> None:
+            if is_over:
+                return
+            here = not answer.cancelled() and answer.result()
+            if not here and was_known and flight.deadline < deadline:
+                begin(place)  # it was given up for somebody who had less time
+                return
+            answers.append(Answer(place, here))
+            news.set()
+
+        def begin(place: int) -> None:
+            known = self.find(namespace, keys[place])
+            flight = known or take_off(keys[place])
+            if flight is None:
+                answers.append(Answer(place, False))
+                news.set()
+                return
+            if known is not None:
+                joined()
+            flight.answer.add_done_callback(functools.partial(note, place, flight, known is not None))
+
+        try:
+            async with asyncio.timeout_at(deadline):
+                for first in range(0, len(keys), STARTS_MAX):
+                    for place in range(first, min(first + STARTS_MAX, len(keys))):
+                        begin(place)
+                    await asyncio.sleep(0)
+                while left:
+                    await news.wait()
+                    news.clear()
+                    some, answers = answers, []
+                    left -= len(some)
+                    on_answers(some)
+        except TimeoutError:
+            pass
+        finally:
+            is_over = True
 
     def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """A task that `close` ends."""

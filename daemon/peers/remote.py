@@ -7,11 +7,11 @@ asks for a block that is on its way waits for that one. The block itself is then
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mooncask.daemon.directory.directory import NodeRecord
-from mooncask.daemon.flights import Flight, Flights
+from mooncask.daemon.flights import Answer, Flight, Flights
 from mooncask.daemon.peers.progressive import Progressive
 from mooncask.daemon.peers.pull import Pull, Ways
 from mooncask.daemon.peers.shared import SharedNamespaces
@@ -62,6 +62,18 @@ class Remote:
         """Whether the block is here now, brought from another node if need be; False is a miss, also one by the deadline."""
         return await self._flights.bring(
             namespace, key, deadline, lambda: self._take_off(namespace, key, deadline), self._joined
+        )
+
+    async def bring_many(
+        self,
+        namespace: Namespace,
+        keys: Sequence[bytes],
+        deadline: float,
+        on_answers: Callable[[list[Answer]], None],
+    ) -> None:
+        """As `bring`, for many: see `Flights.bring_many`."""
+        await self._flights.bring_many(
+            namespace, keys, deadline, lambda key: self._take_off(namespace, key, deadline), on_answers, self._joined
         )
 
     async def bring_from(self, namespace: Namespace, keys: Sequence[bytes], node: NodeRecord, deadline: float) -> str:
