@@ -18,6 +18,7 @@ from mooncask.daemon.arrivals import Arrivals, Key
 from mooncask.daemon.config import Config
 from mooncask.daemon.holds import Holds
 from mooncask.daemon.insight.lookups import LookupFeed, LookupKind
+from mooncask.daemon.key_watches import KeyWatches
 from mooncask.daemon.leases import Ids
 from mooncask.daemon.namespace_door import NamespaceDoor, block_tokens
 from mooncask.daemon.objects.store import Objects
@@ -94,6 +95,7 @@ class Service:
         self.door = NamespaceDoor(store, config)
         self.block_bytes_max = _block_bytes_max(store)
         self.arrivals: Arrivals[Waiter] = Arrivals()
+        self.watches = KeyWatches(self.arrivals)
         self.ids = Ids(secrets.randbits(62) + 1)
         self.counters: Counter[str] = Counter()
         self.tokens: Counter[tuple[str, str]] = Counter()

@@ -25,6 +25,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client.wire",
         "client.control",
         "client.where",
+        "client.coming",
         "client.hold",
         "client.family",
         "client.hashing",

@@ -4,8 +4,7 @@ Nothing is told unasked: who follows a block asks (`following.py`) and is answer
 place that is written to, not the block: when the writer gives up, the place stays out of use until the follower lets go.
 """
 
-import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +14,8 @@ from mooncask.daemon.peers.following import Coming, Followed, Following, parse_f
 from mooncask.daemon.peers.shared import SharedNamespaces
 from mooncask.daemon.service import Service, Writing
 from mooncask.daemon.transport.transport import Growing, Guest, HeldBlock
-from mooncask.errors import Busy
 from mooncask.tiers.namespace import Namespace
 
-WATCHES_MAX = 1 << 16
-"""Blocks whose changes are waited for at a time."""
 _NO_CHECKSUM = b""
 
 
@@ -47,8 +43,6 @@ class Showing:
         self._service = service
         self._store = service.store
         self._shared = shared
-        self._watches: dict[Key, list[asyncio.Event]] = {}
-        service.arrivals.on_change = self._changed
 
     # --- places ---
 
@@ -96,28 +90,7 @@ class Showing:
                 return msgspec.msgpack.encode(answer)
             names = {Key(namespace.id, key) for key in asked.keys} if namespace is not None else set[Key]()
             names |= {one.writing.key for one in shown if one is not None and one.writing is not None}
-            await self._change(names)
-
-    async def _change(self, names: Iterable[Key]) -> None:
-        """Returns when a producer of one of these has come, got further or left. Raises Busy."""
-        changed = asyncio.Event()
-        watched = list(names)
-        if len(self._watches) + len(watched) > WATCHES_MAX:
-            raise Busy(f"{len(self._watches)} blocks are followed already")
-        for name in watched:
-            self._watches.setdefault(name, []).append(changed)
-        try:
-            await changed.wait()
-        finally:
-            for name in watched:
-                events = self._watches[name]
-                events.remove(changed)
-                if not events:
-                    del self._watches[name]
-
-    def _changed(self, key: Key) -> None:
-        for event in self._watches.get(key, ()):
-            event.set()
+            await self._service.watches.change(names)
 
     def _answer(self, namespace: Namespace | None, asked: Following, shown: Sequence[_Shown | None]) -> Followed:
         writings = [None if namespace is None else self._writing(Key(namespace.id, key)) for key in asked.keys]

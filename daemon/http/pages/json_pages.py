@@ -12,6 +12,7 @@ from aiohttp import web
 from mooncask.client import control
 from mooncask.daemon.http.pages.blocks import BlockPages
 from mooncask.daemon.http.pages.chains import ChainPages
+from mooncask.daemon.http.pages.coming import ComingPage
 from mooncask.daemon.http.pages.daemon import DaemonPages
 from mooncask.daemon.http.pages.nodes import NodePages
 from mooncask.daemon.http.pages.page_request import PREFIX, PageRequest
@@ -31,6 +32,7 @@ class Pages:
             **ChainPages(plane).pages(),
             **DaemonPages(plane).pages(),
             **NodePages(plane).pages(),
+            **ComingPage(plane.service).pages(),
         }
 
     def routes(self) -> list[PageRoute]:
