@@ -21,6 +21,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device import copies_for
 from mooncask.engine_adapter.vllm.extras import LoraDigests, describe
 from mooncask.engine_adapter.vllm.family import check_layerwise, check_supported, family_of, groups_of, shard_of
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
@@ -105,7 +106,8 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
         namespace = shard.namespace(self.settings.namespace)
         self._hello = WorkerHello(family, shard.name, namespace, planes.block_bytes, block_tokens)
         writes = self._writes and shard.writes
-        self.worker = WorkerSide(self.settings, self._hello, planes, self.counters, self.groups, writes)
+        copies = copies_for(planes.device, planes.block_bytes, self.settings.pinned_bytes)
+        self.worker = WorkerSide(self.settings, self._hello, planes, self.counters, self.groups, writes, copies)
 
     def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
         return HelloMetadata(self._hello) if self._hello is not None else None
@@ -125,7 +127,7 @@ class MooncaskConnector(KVConnectorBase_V1, SupportsHMA):  # type: ignore[misc] 
             self.worker.wait_for_layer(layer_name)
 
     def save_kv_layer(self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any) -> None:
-        """On CPU a step's blocks are copied out after it, in threads."""
+        """A step's blocks are copied out after it, in threads."""
 
     def wait_for_save(self) -> None:
         if self.worker is not None:

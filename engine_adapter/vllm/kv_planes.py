@@ -1,4 +1,4 @@
-"""vLLM's paged KV cache as planes of bytes, and the copies between them and a block of the store. torch only.
+"""vLLM's paged KV cache as planes of bytes, and where a block of the store goes in them. torch only; `device/` copies.
 
 vLLM keeps a tensor a layer whose dimension 0 (or 1, behind K and V) counts the blocks. A plane is such a tensor, or the K
 or V half of it, as [blocks, bytes of one block]; a stored block is the bytes of all its planes one after another, layer
@@ -10,11 +10,14 @@ blocks of the engine, one a group. Tensors of different groups lie over one anot
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 import torch
 
+from mooncask.engine_adapter.vllm.device import DEVICES
+from mooncask.engine_adapter.vllm.device.block_rows import block_rows, joined, memory_order
+from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Piece
 from mooncask.errors import UnsupportedModel
 
 LAYOUT = "vllm planes, layer by layer 1"
@@ -39,16 +42,17 @@ class Plane:
 
 
 class KvPlanes:
-    """The KV cache of one worker. Copies of different blocks, or of different layers, may run in several threads."""
+    """The KV cache of one worker. Any thread may use it."""
 
     def __init__(self, planes: Sequence[Plane], shape: str) -> None:
-        self._planes = list(planes)
+        self._rows = _joined(planes)
         self.block_bytes = sum(plane.size for plane in planes)
+        self.device = planes[0].data.device
         self.shape = shape
         """What the tensors look like, block count left out; part of the family."""
         self.layers: dict[str, list[Plane]] = {}
         """In the order in which they lie in a stored block, which is that of the model."""
-        for plane in self._planes:
+        for plane in planes:
             self.layers.setdefault(plane.layer, []).append(plane)
 
     @classmethod
@@ -69,6 +73,9 @@ class KvPlanes:
             for data in _planes(name, tensors[name], blocks, model):
                 planes.append(Plane(data, name, group_of[name], start))
                 start += planes[-1].size
+        devices = sorted({str(plane.data.device) for plane in planes})
+        if len(devices) > 1:
+            raise UnsupportedModel(model, f"its KV cache lies on {' and '.join(devices)}; it must be on one device")
         if len({(plane.group, plane.data.data_ptr()) for plane in planes}) != len(planes):
             raise UnsupportedModel(
                 model, "layers share one KV cache; only models whose layers each have one are stored"
@@ -76,46 +83,50 @@ class KvPlanes:
         shape = "; ".join(f"{name} {_shape(name, tensors[name], blocks, model)}" for name in names)
         return cls(planes, f"{len(names)} layers {sha256(shape.encode()).hexdigest()[:32]}")
 
-    def load(self, block_ids: BlockIds, payload: torch.Tensor) -> None:
-        """Copies a stored block, flat bytes, into the engine's; groups without a place for it are left out. Raises ValueError
-        when it is of another size."""
-        self._check(payload)
-        _load(self._planes, block_ids, payload)
-
-    def load_layer(self, layer: str, block_ids: BlockIds, payload: torch.Tensor) -> None:
-        """The part of `load` that is one layer's."""
-        self._check(payload)
-        _load(self.layers[layer], block_ids, payload)
-
-    def save(self, block_ids: BlockIds, payload: torch.Tensor) -> None:
-        """Copies the engine's block out. Raises ValueError when the place is of another size, or a group has no part of it."""
-        self._check(payload)
-        if None in block_ids:
-            raise ValueError("a block that a group keeps nothing of can't be saved")
-        for plane in self._planes:
-            payload[plane.start : plane.start + plane.size].copy_(plane.data[block_ids[plane.group]])
-
-    def _check(self, payload: torch.Tensor) -> None:
+    def copy(self, block_ids: BlockIds, payload: torch.Tensor) -> BlockCopy:
+        """Between a stored block, flat bytes, and the engine's; groups without a place for it are left out, which is good
+        for a load only. Raises ValueError when it is of another size."""
         if payload.numel() != self.block_bytes:
             raise ValueError(f"a block of {payload.numel()} bytes; this engine's have {self.block_bytes}")
+        return BlockCopy(_pieces(self._rows, block_ids), payload)
+
+    def layer_copy(self, layer: str, block_ids: BlockIds, payload: torch.Tensor) -> BlockCopy:
+        """The part of `copy` that is one layer's."""
+        planes = self.layers[layer]
+        first, last = planes[0], planes[-1]
+        whole = self.copy(block_ids, payload).payload[first.start : last.start + last.size]
+        return BlockCopy(
+            [piece._replace(start=piece.start - first.start) for piece in _pieces(planes, block_ids)], whole
+        )
 
 
-def _load(planes: Sequence[Plane], block_ids: BlockIds, payload: torch.Tensor) -> None:
+def _pieces(planes: Sequence[Plane], block_ids: BlockIds) -> list[Piece]:
+    places = [(plane, block_ids[plane.group]) for plane in planes]
+    return [Piece(plane.data[place], plane.start) for plane, place in places if place is not None]
+
+
+def _joined(planes: Sequence[Plane]) -> list[Plane]:
+    """The same bytes with fewer copies, where layers of a group lie one behind the other in a block."""
+    found: list[Plane] = []
     for plane in planes:
-        place = block_ids[plane.group]
-        if place is not None:
-            plane.data[place].copy_(payload[plane.start : plane.start + plane.size])
+        last = found[-1] if found else None
+        together = joined(last.data, plane.data) if last is not None and last.group == plane.group else None
+        if last is not None and together is not None:
+            found[-1] = replace(last, data=together)
+        else:
+            found.append(plane)
+    return found
 
 
 def _planes(name: str, tensor: torch.Tensor, blocks: int, model: str) -> list[torch.Tensor]:
-    if tensor.device.type != "cpu":
-        why = f"the KV cache of {name} is on {tensor.device}; this connector copies to and from CPU memory only"
+    if tensor.device.type not in DEVICES:
+        why = f"the KV cache of {name} is on {tensor.device}; only CPU memory and CUDA GPUs are copied to and from"
         raise UnsupportedModel(model, why)
     halves = [tensor] if _block_dimension(name, tensor, blocks, model) == 0 else [tensor[0], tensor[1]]
-    for half in halves:
-        if not half.is_contiguous():
-            raise UnsupportedModel(model, f"the blocks of {name}'s KV cache do not each lie in one piece")
-    return [half.view(torch.uint8).view(blocks, -1) for half in halves]
+    rows = [found for half in halves if (found := block_rows(half)) is not None]
+    if len(rows) < len(halves):
+        raise UnsupportedModel(model, f"the blocks of {name}'s KV cache do not each lie in one piece")
+    return rows
 
 
 def _block_dimension(name: str, tensor: torch.Tensor, blocks: int, model: str) -> int:
@@ -130,10 +141,11 @@ def _block_dimension(name: str, tensor: torch.Tensor, blocks: int, model: str) -
 
 
 def _shape(name: str, tensor: torch.Tensor, blocks: int, model: str) -> str:
-    """All but how many blocks there are: that may differ between engines which exchange KV."""
-    shape = list(tensor.shape)
-    shape[_block_dimension(name, tensor, blocks, model)] = -1
-    return f"{shape} {tensor.dtype}"
+    """All but how many blocks there are and what lies between them: that may differ between engines which exchange KV."""
+    shape, dimension = list(tensor.shape), _block_dimension(name, tensor, blocks, model)
+    shape[dimension] = -1
+    order = memory_order(tensor if dimension == 0 else tensor[0])
+    return f"{shape} {tensor.dtype}" + (f" in order {order}" if order != sorted(order) else "")
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:

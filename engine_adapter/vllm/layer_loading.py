@@ -14,6 +14,7 @@ import torch
 from mooncask.client.blocks import Block
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device.copies import BlockCopies, Mark
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.loading import Load, in_order
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
@@ -23,8 +24,16 @@ from mooncask.errors import BadRequest, MooncaskError
 class LayerLoad(Load):
     """`blocks` is 0 until all layers are in."""
 
-    def __init__(self, plan: LoadPlan, connection: StoreConnection, planes: KvPlanes, counters: Counters) -> None:
-        super().__init__(plan, connection, planes, counters)
+    def __init__(
+        self,
+        plan: LoadPlan,
+        connection: StoreConnection,
+        planes: KvPlanes,
+        counters: Counters,
+        copies: BlockCopies,
+        after: Mark,
+    ) -> None:
+        super().__init__(plan, connection, planes, counters, copies, after)
         self._layers = {layer: threading.Event() for layer in planes.layers}
         self._over = threading.Event()
 
@@ -40,8 +49,9 @@ class LayerLoad(Load):
             with ExitStack() as leases:
                 blocks = self._leased(leases)
                 for layer, event in self._layers.items():
-                    for places, block in zip(self.plan.places, blocks, strict=False):  # as many as there are
-                        self._planes.load_layer(layer, places, block.torch(torch.uint8))
+                    parts = zip(self.plan.places, blocks, strict=False)  # as many as there are
+                    copies = [self._planes.layer_copy(layer, ids, block.torch(torch.uint8)) for ids, block in parts]
+                    self._copies.load(copies, self._after)
                     event.set()
                 self.blocks = len(blocks)
             self._connection.worked()

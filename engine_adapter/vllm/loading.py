@@ -15,6 +15,7 @@ from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device.copies import BlockCopies, BlockCopy, Mark
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
 from mooncask.errors import BadRequest, MooncaskError
@@ -23,8 +24,18 @@ from mooncask.errors import BadRequest, MooncaskError
 class Load:
     """`blocks` is how many were copied so far, from the first on."""
 
-    def __init__(self, plan: LoadPlan, connection: StoreConnection, planes: KvPlanes, counters: Counters) -> None:
+    def __init__(
+        self,
+        plan: LoadPlan,
+        connection: StoreConnection,
+        planes: KvPlanes,
+        counters: Counters,
+        copies: BlockCopies,
+        after: Mark,
+    ) -> None:
+        """`after`: what was launched before may still write to the engine's blocks."""
         self.plan, self.blocks, self._late = plan, 0, False
+        self._copies, self._after = copies, after
         self._connection, self._planes, self._counters = connection, planes, counters
 
     def run(self) -> LoadDone:
@@ -82,13 +93,15 @@ class Load:
 
     def _copy(self, blocks: Iterable[Block | None]) -> int:
         """Copies up to the first that is missing or is no block of this engine's; how many."""
-        before = self.blocks
+        copies: list[BlockCopy] = []
         for block in blocks:
             if block is None or block.size != self._planes.block_bytes:
                 break
-            self._planes.load(self.plan.places[self.blocks], block.torch(torch.uint8))
-            self.blocks += 1
-        return self.blocks - before
+            places = self.plan.places[self.blocks + len(copies)]
+            copies.append(self._planes.copy(places, block.torch(torch.uint8)))
+        self._copies.load(copies, self._after)
+        self.blocks += len(copies)
+        return len(copies)
 
 
 def in_order(blocks: Blocks, keys: Sequence[bytes]) -> list[Block | None]:

@@ -1,20 +1,22 @@
 """One save, in a thread of its own: places reserved, blocks copied out of the engine's cache, committed.
 
 The engine's blocks may become another request's: `revoke` and `capture` return when no byte of those that go will be read
-any more. They wait for a copy under way (milliseconds), never for the daemon.
+any more. They wait for a copy under way (milliseconds; on a GPU also for the step that computes it), never for the daemon.
 """
 
 import threading
 
 import torch
 
+from mooncask.client.blocks import Slot
 from mooncask.client.reservations import Reservations
 from mooncask.client.wire import BATCH_MAX, CommitState
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device.copies import BlockCopies, BlockCopy, Mark
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import SavePlan
-from mooncask.errors import MooncaskError
+from mooncask.errors import DeviceFault, MooncaskError
 
 
 class CaptureRoom:
@@ -39,9 +41,18 @@ class CaptureRoom:
 
 class Save:
     def __init__(
-        self, plan: SavePlan, connection: StoreConnection, planes: KvPlanes, counters: Counters, room: CaptureRoom
+        self,
+        plan: SavePlan,
+        connection: StoreConnection,
+        planes: KvPlanes,
+        counters: Counters,
+        room: CaptureRoom,
+        copies: BlockCopies,
+        after: Mark,
     ) -> None:
+        """`after`: what was launched before computes the blocks."""
         self.plan = plan
+        self._copies, self._after = copies, after
         self._connection, self._planes, self._counters, self._room = connection, planes, counters, room
         self._copying = threading.Lock()
         self._copied = 0
@@ -65,8 +76,15 @@ class Save:
                 if not self._room.take(self._planes.block_bytes):
                     self._stop = index
                     return
-                self._captured[index] = torch.empty(self._planes.block_bytes, dtype=torch.uint8)
-                self._planes.save(self.plan.places[index], self._captured[index])
+                aside = torch.empty(self._planes.block_bytes, dtype=torch.uint8)
+                try:
+                    self._copies.save([self._planes.copy(self.plan.places[index], aside)], self._after)
+                except DeviceFault as error:
+                    self._room.give_back(self._planes.block_bytes)
+                    self._connection.fault("save", error)
+                    self._stop = index
+                    return
+                self._captured[index] = aside
                 self._counters.add("captured_blocks")
 
     def run(self) -> None:
@@ -115,16 +133,22 @@ class Save:
 
     def _copy(self, reserved: Reservations, start: int) -> bool:
         """False when blocks were revoked, or went, before or meanwhile."""
-        for index, slot in enumerate(reserved, start):
-            with self._copying:
-                if index >= self._stop:
-                    return False
+        slots, size = list(reserved), self._copies.blocks_at_once
+        return all(self._copy_part(slots[i : i + size], start + i) for i in range(0, len(slots), size))
+
+    def _copy_part(self, slots: list[Slot | None], start: int) -> bool:
+        with self._copying:
+            if start + len(slots) > self._stop:
+                return False
+            copies: list[BlockCopy] = []
+            for index, slot in enumerate(slots, start):
                 captured = self._captured.pop(index, None)
                 if captured is not None:
                     self._room.give_back(self._planes.block_bytes)
                 if slot is not None and captured is not None:
                     slot.torch(torch.uint8).copy_(captured)
                 elif slot is not None:
-                    self._planes.save(self.plan.places[index], slot.torch(torch.uint8))
-                self._copied = index + 1
+                    copies.append(self._planes.copy(self.plan.places[index], slot.torch(torch.uint8)))
+            self._copies.save(copies, self._after)
+            self._copied = start + len(slots)
         return True

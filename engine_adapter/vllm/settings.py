@@ -8,6 +8,9 @@ from mooncask.errors import ConfigError
 
 LOAD_MODES = ("async", "layerwise")
 LOAD_POLICIES = ("auto", "always", "never")
+POSITIVE = (
+    "deadline_ms", "load_deadline_ms", "lease_bytes", "threads", "pinned_bytes", "save_backlog_max", "capture_bytes"
+)  # fmt: skip
 MODES = ("", "write_through", "write_back", "memory")
 
 
@@ -29,6 +32,8 @@ class ConnectorSettings:
     """Bytes of a shard that are leased, loaded or saved at a time."""
     threads: int = 4
     """Threads that load, and as many that look up; one saves."""
+    pinned_bytes: int = 128 << 20
+    """Host memory for copies from and to a GPU, half each way; none when the KV cache is in CPU memory."""
     save_backlog_max: int = 64
     """Saves that may wait; one more is dropped and counted."""
     save_generated: bool = True
@@ -60,7 +65,7 @@ class ConnectorSettings:
         return settings
 
     def _check(self) -> None:
-        for name in ("deadline_ms", "load_deadline_ms", "lease_bytes", "threads", "save_backlog_max", "capture_bytes"):
+        for name in POSITIVE:
             if getattr(self, name) < 1:
                 raise ConfigError(_key(name), str(getattr(self, name)), "at least 1")
         if self.load not in LOAD_POLICIES:

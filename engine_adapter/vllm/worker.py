@@ -12,6 +12,7 @@ from typing import Any
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device.copies import BlockCopies
 from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.layer_loading import LayerLoad
@@ -47,10 +48,12 @@ class WorkerSide:
         counters: Counters,
         groups: KvGroups,
         writes: bool,
+        copies: BlockCopies,
     ) -> None:
+        """`copies` are closed with it."""
         self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello], counters)
         self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
-        self._groups = groups
+        self._groups, self._copies = groups, copies
         self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
         self._layer_loaders = ThreadPoolExecutor(settings.threads, "mooncask-layers")
         """The step waits for these: not behind loads that nobody waits for."""
@@ -66,12 +69,14 @@ class WorkerSide:
     # --- a step ---
 
     def start_loads(self, plan: StepPlan) -> None:
+        """The blocks are the requests' own, and what else writes to them has been launched."""
+        after = self._copies.mark() if plan.loads else None
         for one in plan.loads:
             if one.layerwise:
-                layers = LayerLoad(one, self.connection, self._planes, self._counters)
+                layers = LayerLoad(one, self.connection, self._planes, self._counters, self._copies, after)
                 self._layer_loads[self._layer_loaders.submit(_guarded_load, layers)] = layers
             else:
-                load = Load(one, self.connection, self._planes, self._counters)
+                load = Load(one, self.connection, self._planes, self._counters, self._copies, after)
                 self._loads[self._loaders.submit(_guarded_load, load)] = load
 
     def wait_for_layer(self, layer: str) -> None:
@@ -80,8 +85,10 @@ class WorkerSide:
             load.wait_for(layer)
 
     def start_saves(self, plan: StepPlan) -> None:
-        """The step's blocks are computed; those of a request whose load in this step failed are not what they should be."""
+        """The step's blocks are computed, or all that computes them has been launched; those of a request whose load in this
+        step failed are not what they should be."""
         failed = self._end_layer_loads()
+        after = self._copies.mark() if plan.saves and self._writes else None
         for one in plan.saves:
             if one.request_id in failed:
                 self._counters.add("dropped_blocks", len(one.keys))
@@ -94,7 +101,8 @@ class WorkerSide:
                 self._counters.add("dropped_blocks", len(one.keys))
                 self._report.saved[one.number] = 1
                 continue
-            save = Save(one, self.connection, self._planes, self._counters, self._capture_room)
+            room = self._capture_room
+            save = Save(one, self.connection, self._planes, self._counters, room, self._copies, after)
             self._saves[one.number] = save, self._savers.submit(_guarded, save.run)
 
     def revoke(self, request_ids: Iterable[str]) -> None:
@@ -122,7 +130,8 @@ class WorkerSide:
                 save.capture(leaving[save.plan.request_id])
 
     def finished(self, plan: StepPlan) -> Finished:
-        """What ended; failed blocks and the report of the same moment can be asked for afterwards."""
+        """What ended; failed blocks and the report of the same moment can be asked for afterwards. Raises DeviceFault when
+        blocks whose load failed can't be computed anew, since a copy may still be writing to them."""
         self._released |= plan.released
         waiting: list[Future[Any]] = [*self._loads, *(future for _, future in self._saves.values())]
         if not plan.computes and waiting:
@@ -138,6 +147,7 @@ class WorkerSide:
                 self._failed_blocks.update(load.missing_block_ids)
             else:
                 over.failed.add(load.plan.request_id)
+        self._copies.check()
         return over
 
     def _collect_saves(self) -> set[str]:
@@ -161,6 +171,7 @@ class WorkerSide:
         """Ends within the deadlines of calls that are under way."""
         for pool in (self._loaders, self._layer_loaders, self._savers):
             pool.shutdown(wait=True, cancel_futures=True)
+        self._copies.close()
         self.connection.close()
 
 

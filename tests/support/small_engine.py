@@ -12,6 +12,8 @@ import torch
 
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
+from mooncask.engine_adapter.vllm.device.copies import BlockCopies
+from mooncask.engine_adapter.vllm.device.host import HostCopies
 from mooncask.engine_adapter.vllm.key_chain import BlockExtras
 from mooncask.engine_adapter.vllm.kv_groups import KvGroups
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
@@ -65,6 +67,7 @@ class SmallEngine:
         blocks: int = BLOCKS,
         windows: tuple[int, ...] = (0,),
         layers: int = 0,
+        copies: BlockCopies | None = None,
         **settings: Any,
     ) -> None:
         """`windows`: of the KV cache groups, one layer after another in each of them; their tensors lie over one another."""
@@ -81,7 +84,8 @@ class SmallEngine:
         for rank, tensors in enumerate(self.tensors):
             planes, shard = KvPlanes.of(tensors, blocks, "m", self.layer_names), Shard(rank, workers)
             hellos.append(WorkerHello(family, shard.name, "", planes.block_bytes, BLOCK_TOKENS))
-            self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, self.groups, role != "reads"))
+            host, writes = copies or HostCopies(), role != "reads"
+            self.workers.append(WorkerSide(chosen, hellos[-1], planes, self.counters, self.groups, writes, host))
         self.describe: Callable[[Any], tuple[BlockExtras, str]] = lambda _: (BlockExtras(), "")
         self.scheduler = SchedulerSide(
             StoreConnection(chosen, "small engine", hellos, self.counters, copies=False),

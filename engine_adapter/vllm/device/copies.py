@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -12,23 +12,29 @@ Mark = Event | None
 """A moment of the engine's computing. None: all that was begun before is done."""
 
 
+class Piece(NamedTuple):
+    """A part of a block in the engine's memory: flat bytes, which are at `start` in the payload."""
+
+    data: torch.Tensor
+    start: int
+
+    def part_of(self, payload: torch.Tensor) -> torch.Tensor:
+        return payload[self.start : self.start + self.data.numel()]
+
+
 @dataclass(frozen=True, slots=True)
 class BlockCopy:
-    """One block's two places, as flat tensors of bytes."""
+    """The two places of one block, or of a part of it that lies together in the store."""
 
-    pieces: Sequence[torch.Tensor]
-    """In the engine's memory; one after another they are the block."""
+    pieces: Sequence[Piece]
+    """A load may leave out some of the payload; a save must not."""
     payload: torch.Tensor
-    """In the store's memory, on the CPU. A source is only read."""
+    """In the store's memory, on the CPU: flat bytes. A source is only read."""
 
     @property
-    def size(self) -> int:
-        return sum(piece.numel() for piece in self.pieces)
-
-    def check(self) -> None:
-        """Raises ValueError when the places are not equally long."""
-        if self.payload.numel() != self.size:
-            raise ValueError(f"a block of {self.payload.numel()} bytes; this engine's have {self.size}")
+    def is_whole(self) -> bool:
+        """Whether the pieces are all of the payload."""
+        return sum(piece.data.numel() for piece in self.pieces) == self.payload.numel()
 
 
 class BlockCopies(Protocol):
@@ -45,8 +51,8 @@ class BlockCopies(Protocol):
         """Copies payloads to the engine, not before what `after` marks is done. When it returns the bytes are there for all
         that is launched from then on, and the payloads are free.
 
-        Raises ValueError before anything is copied; DeviceFault, after which any of the blocks may hold anything, and nothing
-        writes to them any more unless `check` raises.
+        Raises DeviceFault, after which any of the blocks may hold anything, and nothing writes to them any more unless
+        `check` raises.
         """
         ...
 
@@ -54,7 +60,8 @@ class BlockCopies(Protocol):
         """Copies the engine's blocks to payloads, as they are when what `after` marks is done. When it returns the payloads are
         written and the engine's blocks are free.
 
-        Raises ValueError before anything is copied; DeviceFault, after which the payloads may hold anything.
+        Raises ValueError, before anything is copied, for one that is not whole; DeviceFault, after which the payloads may hold
+        anything.
         """
         ...
 
@@ -68,7 +75,7 @@ class BlockCopies(Protocol):
         ...
 
 
-def check_all(copies: Sequence[BlockCopy]) -> None:
+def check_whole(copies: Sequence[BlockCopy]) -> None:
     """Raises ValueError."""
-    for copy in copies:
-        copy.check()
+    if not all(copy.is_whole for copy in copies):
+        raise ValueError("a block of which the engine has only a part can't be saved")

@@ -20,7 +20,7 @@ class CudaEvent:
         """Recorded on `stream` now. `blocking`: a thread that waits sleeps; else it would take a core from the engine."""
         self._device = device
         with _translated(device, "event record"):
-            self.raw = torch.cuda.Event(blocking=True)
+            self.raw = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # torch's own
             self.raw.record(stream)
 
     def synchronize(self) -> None:
@@ -32,7 +32,7 @@ class CudaStream:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         with _translated(device, "new stream"):
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch's own
 
     def wait(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Mark, check_all
+from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Mark, check_whole
 
 
 class HostCopies:
@@ -14,20 +14,15 @@ class HostCopies:
         return None
 
     def load(self, copies: Sequence[BlockCopy], after: Mark) -> None:
-        check_all(copies)
         for copy in copies:
-            start = 0
             for piece in copy.pieces:
-                piece.copy_(copy.payload[start : start + piece.numel()])
-                start += piece.numel()
+                piece.data.copy_(piece.part_of(copy.payload))
 
     def save(self, copies: Sequence[BlockCopy], after: Mark) -> None:
-        check_all(copies)
+        check_whole(copies)
         for copy in copies:
-            start = 0
             for piece in copy.pieces:
-                copy.payload[start : start + piece.numel()].copy_(piece)
-                start += piece.numel()
+                piece.part_of(copy.payload).copy_(piece.data)
 
     def check(self) -> None:
         pass

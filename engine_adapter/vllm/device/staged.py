@@ -26,12 +26,10 @@ Not here: CUDA itself (`cuda.py`). Blocks are copied piece by piece, one call ea
 block (vLLM's BLHNC layout) has one piece a block.
 """
 
-from collections.abc import Iterator, Sequence
-
-import torch
+from collections.abc import Sequence
 
 from mooncask.engine_adapter.vllm.device.accelerator import Accelerator, Pair
-from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Mark, check_all
+from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Mark, check_whole
 from mooncask.engine_adapter.vllm.device.lane import Flight, Lane
 from mooncask.engine_adapter.vllm.device.staging import slot_stride
 from mooncask.errors import ConfigError, DeviceFault
@@ -61,23 +59,22 @@ class StagedCopies:
         return self._accelerator.mark()
 
     def load(self, copies: Sequence[BlockCopy], after: Mark) -> None:
-        check_all(copies)
         with Flight(self._inward) as flight:
             if after is not None:
                 self._inward.stream.wait(after)
             for copy in copies:
-                slot = flight.slot()[: copy.size]
+                slot = flight.slot()[: copy.payload.numel()]
                 slot.copy_(copy.payload)
-                flight.launch([Pair(piece, part) for piece, part in _parts(slot, copy.pieces)])
+                flight.launch([Pair(piece.data, piece.part_of(slot)) for piece in copy.pieces])
 
     def save(self, copies: Sequence[BlockCopy], after: Mark) -> None:
-        check_all(copies)
+        check_whole(copies)
         with Flight(self._outward) as flight:
             if after is not None:
                 self._outward.stream.wait(after)
             for copy in copies:
-                slot = flight.slot()[: copy.size]
-                flight.launch([Pair(part, piece) for piece, part in _parts(slot, copy.pieces)], copy.payload)
+                slot = flight.slot()
+                flight.launch([Pair(piece.part_of(slot), piece.data) for piece in copy.pieces], copy.payload)
 
     def check(self) -> None:
         why = self._inward.ring.broken
@@ -89,11 +86,3 @@ class StagedCopies:
     def close(self) -> None:
         for lane in (self._inward, self._outward):
             lane.drain()
-
-
-def _parts(slot: torch.Tensor, pieces: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Each piece with its part of the slot."""
-    start = 0
-    for piece in pieces:
-        yield piece, slot[start : start + piece.numel()]
-        start += piece.numel()

@@ -1,11 +1,13 @@
 """Copies between a paged KV cache and a stored block: every byte to its place, and odd caches refused by name."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
 
+from mooncask.engine_adapter.vllm.device.host import HostCopies
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.errors import UnsupportedModel
 
@@ -14,11 +16,19 @@ def cache(blocks: int, dtype: Any = torch.bfloat16) -> Any:
     return torch.randn(blocks, 3, 32, 16, dtype=dtype)
 
 
+def save(planes: KvPlanes, block_ids: Sequence[int | None], payload: Any) -> None:
+    HostCopies().save([planes.copy(block_ids, payload)], None)
+
+
+def load(planes: KvPlanes, block_ids: Sequence[int | None], payload: Any) -> None:
+    HostCopies().load([planes.copy(block_ids, payload)], None)
+
+
 def test_a_saved_block_is_every_layers_bytes_in_the_order_of_the_layers() -> None:
     tensors = {f"model.layers.{i}.attn": cache(5) for i in (10, 2, 1)}
     planes = KvPlanes.of(tensors, 5, "m")
     payload = torch.zeros(planes.block_bytes, dtype=torch.uint8)
-    planes.save([3], payload)
+    save(planes, [3], payload)
     expected = [tensors[f"model.layers.{i}.attn"][3].view(torch.uint8).flatten() for i in (1, 2, 10)]
     assert torch.equal(payload, torch.cat(expected))
 
@@ -30,8 +40,8 @@ def test_a_block_that_was_saved_is_loaded_into_another_engines_block_and_nothing
     one, other = ({f"layers.{i}": torch.randn(shape) for i in range(3)} for _ in range(2))
     before = {name: tensor.clone() for name, tensor in other.items()}
     payload = torch.zeros(KvPlanes.of(one, 5, "m").block_bytes, dtype=torch.uint8)
-    KvPlanes.of(one, 5, "m").save([1], payload)
-    KvPlanes.of(other, 5, "m").load([4], payload)
+    save(KvPlanes.of(one, 5, "m"), [1], payload)
+    load(KvPlanes.of(other, 5, "m"), [4], payload)
     dimension = 0 if shape[0] == 5 else 1
     for name, tensor in other.items():
         assert torch.equal(tensor.select(dimension, 4), one[name].select(dimension, 1))
@@ -42,7 +52,7 @@ def test_a_block_that_was_saved_is_loaded_into_another_engines_block_and_nothing
 def test_a_block_of_another_size_is_refused() -> None:
     planes = KvPlanes.of({"layers.0": cache(5)}, 5, "m")
     with pytest.raises(ValueError, match="bytes"):
-        planes.load([0], torch.zeros(planes.block_bytes - 1, dtype=torch.uint8))
+        planes.copy([0], torch.zeros(planes.block_bytes - 1, dtype=torch.uint8))
 
 
 def test_how_many_blocks_an_engine_has_is_no_part_of_its_kvs_shape() -> None:
@@ -56,7 +66,9 @@ def test_how_many_blocks_an_engine_has_is_no_part_of_its_kvs_shape() -> None:
     [
         ({}, "no KV cache"),
         ({"layers.0": torch.zeros(10, 3, 32, 16)}, "does not begin with 5 blocks"),
-        ({"layers.0": torch.zeros(5, 32, 16).transpose(1, 2)}, "one piece"),
+        ({"layers.0": torch.zeros(5, 32, 16)[:, :, :8]}, "one piece"),
+        ({"layers.0": torch.zeros(32, 5).t()}, "one piece"),
+        ({"layers.0": torch.zeros(5, 32, device="meta")}, "is on meta; only CPU memory and CUDA GPUs"),
         (dict.fromkeys(("layers.0", "layers.1"), torch.zeros(5, 16)), "share one KV cache"),
     ],
 )
@@ -83,7 +95,7 @@ def test_a_block_of_several_groups_is_put_together_from_each_groups_own_block() 
     tensors = overlaid(1)
     planes = KvPlanes.of(tensors, 5, "m", GROUPS)
     payload = torch.zeros(planes.block_bytes, dtype=torch.uint8)
-    planes.save(IDS, payload)
+    save(planes, IDS, payload)
     expected = [tensors[f"layers.{i}"][IDS[group]].view(torch.uint8).flatten() for i, group in ((0, 1), (1, 2), (2, 0))]
     assert torch.equal(payload, torch.cat(expected))
 
@@ -92,23 +104,23 @@ def test_a_group_without_a_place_for_a_block_is_left_as_it_is_and_such_a_block_i
     one, other = overlaid(1), overlaid(2)
     planes, before = KvPlanes.of(other, 5, "m", GROUPS), other["layers.0"].clone()
     payload = torch.zeros(planes.block_bytes, dtype=torch.uint8)
-    KvPlanes.of(one, 5, "m", GROUPS).save(IDS, payload)
-    planes.load([3, None, 4], payload)
+    save(KvPlanes.of(one, 5, "m", GROUPS), IDS, payload)
+    load(planes, [3, None, 4], payload)
     assert torch.equal(other["layers.2"][3], one["layers.2"][3])
     assert torch.equal(other["layers.1"][4], one["layers.1"][4])
     assert torch.equal(other["layers.0"][[0, 1, 2]], before[[0, 1, 2]])
-    with pytest.raises(ValueError, match="keeps nothing"):
-        planes.save([3, None, 4], payload)
+    with pytest.raises(ValueError, match="only a part"):
+        save(planes, [3, None, 4], payload)
 
 
 def test_layers_that_are_loaded_one_by_one_are_the_whole_block() -> None:
     one, other = ({f"layers.{i}": cache(5) for i in range(3)} for _ in range(2))
     planes = KvPlanes.of(other, 5, "m")
     payload = torch.zeros(planes.block_bytes, dtype=torch.uint8)
-    KvPlanes.of(one, 5, "m").save([1], payload)
+    save(KvPlanes.of(one, 5, "m"), [1], payload)
     for number, layer in enumerate(planes.layers):
         assert torch.equal(other[layer][2], one[layer][1]) is False
-        planes.load_layer(layer, [2], payload)
+        HostCopies().load([planes.layer_copy(layer, [2], payload)], None)
         assert [torch.equal(other[name][2], one[name][1]) for name in planes.layers] == [i <= number for i in range(3)]
 
 

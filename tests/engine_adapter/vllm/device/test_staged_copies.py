@@ -6,6 +6,7 @@ The model is the bytes that each block must hold once all that was launched is d
 import random
 import threading
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from late_device import LateDevice
 
-from mooncask.engine_adapter.vllm.device.copies import BlockCopy
+from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Piece
 from mooncask.engine_adapter.vllm.device.host import HostCopies
 from mooncask.engine_adapter.vllm.device.staged import StagedCopies
 from mooncask.errors import ConfigError, DeviceFault
@@ -48,7 +49,10 @@ class Engine:
         return made
 
     def copy(self, block: int, payload: Any) -> BlockCopy:
-        return BlockCopy([plane[block] for plane in self.planes], payload)
+        starts = accumulate(PIECES, initial=0)
+        return BlockCopy(
+            [Piece(plane[block], start) for plane, start in zip(self.planes, starts, strict=False)], payload
+        )
 
     def block(self, block: int) -> Any:
         return torch.cat([plane[block] for plane in self.planes])
@@ -176,13 +180,13 @@ def test_when_nobody_can_say_whether_a_save_has_ended_no_save_is_made_any_more_a
 
 
 @pytest.mark.parametrize("made", [HostCopies, lambda: staged(LateDevice())])
-def test_a_block_of_another_size_is_refused_before_anything_is_copied(made: Any) -> None:
-    engine, copies = Engine(LateDevice()), made()
-    right, wrong = torch.ones(BLOCK_BYTES, dtype=torch.uint8), torch.ones(BLOCK_BYTES - 1, dtype=torch.uint8)
-    for copy in (copies.load, copies.save):
-        with pytest.raises(ValueError, match="bytes"):
-            copy([engine.copy(0, right), engine.copy(1, wrong)], copies.mark())
-    assert not torch.any(engine.block(0)) and torch.all(right == 1)
+def test_a_load_may_leave_parts_of_a_block_out_and_a_save_must_not(made: Any) -> None:
+    engine, copies, payload = Engine(LateDevice()), made(), torch.ones(BLOCK_BYTES, dtype=torch.uint8)
+    part = BlockCopy(engine.copy(3, payload).pieces[1:], payload)
+    copies.load([part], copies.mark())
+    assert torch.equal(engine.block(3), torch.tensor([0] * PIECES[0] + [1] * sum(PIECES[1:])))
+    with pytest.raises(ValueError, match="only a part"):
+        copies.save([part], copies.mark())
 
 
 def test_memory_for_less_than_a_block_each_way_is_refused_by_the_settings_name() -> None:
