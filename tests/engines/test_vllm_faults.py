@@ -11,11 +11,9 @@ from pathlib import Path
 import pytest
 from daemon_process import DaemonProcess
 from prompts import prompt
-from tiny_model import prompt_of, write_tiny_gemma3
 from vllm_process import BLOCK_TOKENS, VllmProcess
 
 from mooncask.client.local import LocalClient
-from mooncask.errors import WorkerUnavailable
 
 pytestmark = [pytest.mark.engines, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -178,35 +176,3 @@ def test_engines_of_another_block_size_or_dtype_find_nothing(
             assert answer["cached"] == 0 and counted.get("loaded_blocks", 0) == 0 and counted["saved_blocks"] > 0
         names = {engine.ask("namespace")["name"] for engine in (world.tight, *others)}
         assert len(names) == 3
-
-
-def test_a_model_with_sliding_layers_is_stored_when_vllm_keeps_all_of_its_kv_and_refused_by_name_when_not(
-    model: Path, daemon: DaemonProcess, tmp_path: Path
-) -> None:
-    """Prompts shorter and longer than the window, and a hit that ends inside it."""
-    gemma = write_tiny_gemma3(tmp_path / "gemma3", window=64, head_dim=32)
-    shape = {"skip_tokenizer_init": True, "max_model_len": 512, "disable_hybrid_kv_cache_manager": True}
-    with ExitStack() as stack:
-        stored, plain, hybrid = (
-            stack.enter_context(
-                VllmProcess.begin(gemma, tmp_path, socket=socket, extra=ALWAYS, engine=engine, name=name)
-            )
-            for name, socket, engine in (
-                ("stored", daemon.socket_path, shape),
-                ("plain", "", shape),
-                ("hybrid", daemon.socket_path, {**shape, "disable_hybrid_kv_cache_manager": False}),
-            )
-        )
-        stored.ready()
-        plain.ready()
-        with pytest.raises(WorkerUnavailable):
-            hybrid.ready()
-        assert "--disable-hybrid-kv-cache-manager" in hybrid.log.read_text()
-        long = prompt_of(300)
-        for text in (prompt_of(50, seed=1), long, [*long[:230], *prompt_of(40, seed=2)]):
-            expected = plain.generate([text], max_tokens=40)[0]["tokens"]
-            assert stored.generate([text], max_tokens=40)[0]["tokens"] == expected
-            stored.ask("reset")
-            assert stored.generate([text], max_tokens=40)[0]["tokens"] == expected
-            stored.ask("reset")
-        assert stored.counters()["loaded_blocks"] >= 50 // 32 + 300 // 32 + 2 * (230 // 32)

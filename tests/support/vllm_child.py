@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 from mooncask.tools.bench.vllm_child import Engine, main
@@ -12,9 +13,15 @@ class TestedEngine(Engine):
     """The commands."""
 
     def run(
-        self, requests: list[dict[str, Any]], until: str, abort: list[int] | None = None, kill: int = 0
+        self,
+        requests: list[dict[str, Any]],
+        until: str,
+        abort: list[int] | None = None,
+        kill: int = 0,
+        freeze: int = 0,
     ) -> dict[str, Any]:
-        """Adds requests, steps until one of them has a status, kills a process or aborts some, and runs the others to their end."""
+        """Adds requests, steps until one of them has a status, kills a process or aborts some, and runs the others to their end;
+        a process that is frozen then goes on when they have ended."""
         started = time.perf_counter()
         ids, abort = [self.add(**request) for request in requests], abort or []
         answers: dict[str, dict[str, Any]] = {}
@@ -24,12 +31,36 @@ class TestedEngine(Engine):
             self.note(self.engine.step(), answers, started)
         if kill:
             os.kill(kill, signal.SIGKILL)
+        if freeze:
+            os.kill(freeze, signal.SIGSTOP)
         self.engine.abort_request([ids[index] for index in abort])
-        while self.engine.has_unfinished_requests():
-            self.note(self.engine.step(), answers, started)
+        try:
+            while self.engine.has_unfinished_requests():
+                self.note(self.engine.step(), answers, started)
+        finally:
+            if freeze:
+                os.kill(freeze, signal.SIGCONT)
         self.settle()
         kept = [index for index in range(len(ids)) if index not in abort]
         return {"states": states, "answers": [answers[ids[index]] for index in kept]}
+
+    def generate_and_kill(self, requests: list[dict[str, Any]], kill: int) -> list[dict[str, Any]]:
+        """As `generate`; a process dies between the first match and the load that follows it."""
+        build, killed = self.connector.build_connector_meta, []
+
+        def built(output: Any) -> Any:
+            meta = build(output)
+            if meta.plan.loads and not killed:
+                killed.append(os.kill(kill, signal.SIGKILL))
+                while Path(f"/proc/{kill}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX":
+                    time.sleep(0.001)
+            return meta
+
+        self.connector.build_connector_meta = built
+        try:
+            return self.generate(requests)
+        finally:
+            del self.connector.build_connector_meta
 
     def namespace(self) -> dict[str, str]:
         handle = self.connector.scheduler.connection.handles[0]
