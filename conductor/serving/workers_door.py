@@ -1,6 +1,5 @@
 """Where workers register and report: `client/worker_api.py` is the contract. Only who knows the secret is heard."""
 
-import hmac
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
@@ -9,6 +8,7 @@ import msgspec
 from aiohttp import web
 from msgspec.structs import replace
 
+from mooncask.client.bearer import bears
 from mooncask.client.worker_api import LINE_BYTES_MAX, Leave, Registration, Report
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.pools import Pools
@@ -25,7 +25,7 @@ class WorkersDoor:
         self, pools: Pools, secret: str, costs: Mapping[str, PoolCosts] | None = None, conductor: str = ""
     ) -> None:
         self._conductor = conductor
-        self._pools, self._secret, self._costs = pools, secret.encode(), {} if costs is None else costs
+        self._pools, self._secret, self._costs = pools, secret, {} if costs is None else costs
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=LINE_BYTES_MAX, middlewares=[self._checked])
@@ -37,8 +37,7 @@ class WorkersDoor:
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer").strip().encode()
-        if not hmac.compare_digest(given, self._secret):
+        if not bears(request.headers.get("Authorization", ""), self._secret):
             return _error(401, "the secret is not this Conductor's")
         try:
             return await handler(request)

@@ -3,13 +3,13 @@
 On a listener of its own; with a token whoever sends it as a bearer token is heard. GET /status counts what is followed.
 """
 
-import hmac
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
+from mooncask.client.bearer import bears
 from mooncask.conductor.serving.indexer.hashes import sequence_hashes
 from mooncask.conductor.serving.indexer.index import Index, Instance, Standing
 from mooncask.errors import AccessDenied, BadField, MooncaskError
@@ -74,7 +74,7 @@ class IndexDoor:
     """Handlers over an Index."""
 
     def __init__(self, index: Index, token: str = "") -> None:
-        self._index, self._token = index, token.encode()
+        self._index, self._token = index, token
 
     def application(self) -> web.Application:
         app = web.Application(client_max_size=BODY_BYTES_MAX, middlewares=[self._answered])
@@ -95,8 +95,7 @@ class IndexDoor:
             return web.json_response({"error": exc.message}, status=status)
 
     def _check(self, request: web.Request) -> None:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if self._token and not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token):
+        if self._token and not bears(request.headers.get("Authorization", ""), self._token):
             raise AccessDenied('this index needs its token: send it as "Authorization: Bearer TOKEN"')
         if not self._token and "Origin" in request.headers:
             raise AccessDenied("a page in a browser may not ask this index")

@@ -4,12 +4,12 @@ A browser on this machine that shows somebody else's page is no such program: a 
 is what a proxy passed on. Pure.
 """
 
-import hmac
 import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from mooncask.client.bearer import bears
 from mooncask.conductor.serving.config import is_loopback
 from mooncask.errors import AccessDenied
 
@@ -25,8 +25,7 @@ class PageAccess:
     def check(self, remote: str, headers: Mapping[str, str]) -> None:
         """Raises AccessDenied."""
         if self.token:
-            given = headers.get("Authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.token.encode()):
+            if not bears(headers.get("Authorization", ""), self.token):
                 raise AccessDenied('the pages under /-/ need the admin token: send it as "Authorization: Bearer TOKEN"')
             return
         if not _is_loopback_address(remote) or any(name in headers for name in FORWARDED):

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mooncask.client.bearer import given_token
 from mooncask.conductor.serving.config import KeySection, told_or_read
 from mooncask.errors import AccessDenied, ConfigError
 
@@ -52,9 +53,8 @@ class KeyRing:
 
     def find(self, authorization: str) -> Key:
         """The key of an Authorization header. Raises AccessDenied, which tells nothing of what was given."""
-        scheme, _, given = authorization.partition(" ")
-        given = given.strip()
-        if scheme.lower() != "bearer" or not given:
+        given = given_token(authorization)
+        if not given:
             raise AccessDenied('an API key is needed: send it as "Authorization: Bearer KEY"')
         digest = hashlib.sha256(given[: KEY_CHARACTERS_MAX + 1].encode("utf-8", "surrogateescape")).digest()
         known, key = self._keys.get(self._place(digest), (b"", None))

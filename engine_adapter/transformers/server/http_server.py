@@ -1,13 +1,13 @@
 """The worker's HTTP side: `client/worker_api.py` is its contract. Whoever closes a connection cancels what it asked for."""
 
 import asyncio
-import hmac
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
+from mooncask.client.bearer import bears
 from mooncask.client.worker_api import (
     CONDUCTOR_HEADER,
     LINE_BYTES_MAX,
@@ -45,7 +45,7 @@ class WorkerDoor:
     ) -> None:
         self._roles, self._registration, self._vocabulary = roles, registration, vocabulary
         self._callers = callers
-        self._secret = secret.encode()
+        self._secret = secret
 
     def application(self) -> web.Application:
         """To be served with handler_cancellation, so that a connection that is gone ends its handler."""
@@ -59,8 +59,7 @@ class WorkerDoor:
 
     @web.middleware
     async def _authorized(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        given = request.headers.get("Authorization", "").removeprefix("Bearer").strip().encode()
-        if not hmac.compare_digest(given, self._secret):
+        if not bears(request.headers.get("Authorization", ""), self._secret):
             return _failed(401, FailureKind.REFUSED, "the secret is not this worker's")
         return await handler(request)
 
