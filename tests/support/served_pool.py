@@ -205,7 +205,8 @@ def served_pool(folder: Path, workers: list[str]) -> Iterator[Pool]:
 
 
 @contextlib.contextmanager
-def start_conductor(folder: Path, model: Path, ports: list[int]) -> Iterator[ConductorProcess]:
+def start_conductor(folder: Path, model: Path, ports: list[int], settings: str = "") -> Iterator[ConductorProcess]:
+    """`settings`: TOML instead of SETTINGS."""
     folder.mkdir(exist_ok=True)
     log = folder / "conductor.log"
     if log.exists():  # its addresses are read from it
@@ -214,7 +215,8 @@ def start_conductor(folder: Path, model: Path, ports: list[int]) -> Iterator[Con
         "MOONCASK_CONDUCTOR_SERVER_LISTEN": f"127.0.0.1:{ports[0]}",
         "MOONCASK_CONDUCTOR_SERVER_WORKERS_LISTEN": f"127.0.0.1:{ports[1]}",
     }
-    with ConductorProcess.start(folder, SETTINGS.format(secret=SECRET, model=model), listen) as conductor:
+    settings = settings or SETTINGS.format(secret=SECRET, model=model)
+    with ConductorProcess.start(folder, settings, listen) as conductor:
         yield conductor
 
 
