@@ -57,16 +57,20 @@ class Stream:
         await self.line(Failure(kind=kind, message=f"as scripted: {kind}"))
 
 
-async def prefill_rightly(stream: Stream, call: PrefillCall | DecodeCall) -> None:
+async def prefill_rightly(stream: Stream, call: PrefillCall | DecodeCall, seconds: float = 0.0) -> None:
+    """In `seconds` from its turn to its end."""
     done = PrefillDone(
         prompt_tokens=len(call.tokens),
         cached_tokens=0,
         computed_tokens=len(call.tokens),
         stored_blocks=0,
         queue_seconds=0.0,
-        seconds=0.001,
+        seconds=seconds or 0.001,
     )
-    await stream.line(Admitted(), Started(), done)
+    await stream.line(Admitted(), Started())
+    if seconds:
+        await asyncio.sleep(seconds)
+    await stream.line(done)
 
 
 async def answer_rightly(stream: Stream, call: DecodeCall, count: int, pace_seconds: float = 0.0) -> None:

@@ -21,6 +21,8 @@ from mooncask.client.worker_api import (
     DecodeCall,
     Hashing,
     Node,
+    PauseCall,
+    Paused,
     PrefillCall,
     Registration,
     Report,
@@ -43,6 +45,10 @@ class ScriptedWorker:
     model: str = "scripted"
     slots: int = 4
     pace_seconds: float = 0.0
+    prefill_seconds: float = 0.0
+    """From a prefill's turn to its end."""
+    pauses: list[float] = field(default_factory=list)
+    """What it was asked to stand still for; it says yes and goes on."""
     hashing: Hashing | None = None
     node: Node = field(default_factory=Node)
     faults: dict[tuple[str, Role], deque[str]] = field(default_factory=lambda: defaultdict(deque))
@@ -56,6 +62,7 @@ class ScriptedWorker:
         app = web.Application(client_max_size=16 << 20)
         app.router.add_post("/v1/prefill", self._prefill)
         app.router.add_post("/v1/decode", self._decode)
+        app.router.add_post("/v1/pause", self._pause)
         runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -120,7 +127,16 @@ class ScriptedWorker:
 
     async def _prefill(self, request: web.Request) -> web.StreamResponse:
         call = msgspec.json.decode(await request.read(), type=PrefillCall)
-        return await self._scripted(request, call, Role.PREFILL, PREFILL_FAULTS, prefill_rightly)
+
+        async def rightly(stream: Stream, call: PrefillCall | DecodeCall) -> None:
+            await prefill_rightly(stream, call, self.prefill_seconds)
+
+        return await self._scripted(request, call, Role.PREFILL, PREFILL_FAULTS, rightly)
+
+    async def _pause(self, request: web.Request) -> web.StreamResponse:
+        call = msgspec.json.decode(await request.read(), type=PauseCall)
+        self.pauses.append(call.seconds)
+        return web.Response(body=msgspec.json.encode(Paused(seconds=call.seconds)), content_type="application/json")
 
     async def _decode(self, request: web.Request) -> web.StreamResponse:
         call = msgspec.json.decode(await request.read(), type=DecodeCall)

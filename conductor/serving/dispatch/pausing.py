@@ -86,6 +86,7 @@ class Pausing:
     books: Books
     settings: PauseSettings
     tell: Tell
+    clock: Callable[[], float] = time.monotonic
     pauses: int = 0
     paused_seconds: float = 0.0
     slowdown: Slowdown = field(init=False)
@@ -116,7 +117,7 @@ class Pausing:
         """Its prefill was whole after so long."""
         beside = self._prefills.get(request)
         if beside is not None:
-            self._tick(beside.node, time.monotonic())
+            self._tick(beside.node, self.clock())
             self.slowdown.observe(seconds, beside.entry.seconds, min(1.0, beside.busy_seconds / max(seconds, 1e-9)))
         self.ended(request)
 
@@ -127,7 +128,7 @@ class Pausing:
             return
         still = self._still.get(beside.node)
         if still is not None and still.decision is beside.decision:
-            self._go_on(beside.node, time.monotonic())
+            self._go_on(beside.node, self.clock())
         self.look(beside.node)
         if all(other.node != beside.node for other in self._prefills.values()):
             self._seen.pop(beside.node, None)
@@ -136,7 +137,7 @@ class Pausing:
         """Decides on this node anew; to be called when something has changed there, and now and then."""
         if not self.on or not any(beside.node == node for beside in self._prefills.values()):
             return
-        now = time.monotonic()
+        now = self.clock()
         self._tick(node, now)
         still = self._still.get(node)
         if still is not None and now < still.until:

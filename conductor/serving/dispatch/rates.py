@@ -17,6 +17,8 @@ ELSEWHERE = (PEER, "cold")
 """Not on the worker's node."""
 START_BYTES = 16 << 20
 """What stands at the beginning counts as much as a measurement over so many bytes."""
+RATE_MIN, RATE_MAX = 1e3, 1e15
+"""Whatever a broken clock says."""
 MEMORY_BYTES = 1 << 30
 """Of more than that the older bytes fade."""
 
@@ -33,7 +35,8 @@ class _Sum:
             self.size_bytes, self.seconds = MEMORY_BYTES, self.seconds * share
 
     def rate(self, start: float) -> float:
-        return (self.size_bytes + START_BYTES) / (self.seconds + START_BYTES / start)
+        rate = (self.size_bytes + START_BYTES) / (self.seconds + START_BYTES / start)
+        return min(RATE_MAX, max(RATE_MIN, rate))
 
 
 @dataclass(frozen=True, slots=True)

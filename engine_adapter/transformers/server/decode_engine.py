@@ -191,18 +191,20 @@ class DecodeEngine:
 
     def _stand_still(self) -> list[Answer]:
         """Waits as long as it is asked to; those that were cancelled meanwhile end at once. The condition is held."""
-        cancelled, started = list[Answer](), time.monotonic()
+        cancelled = list[Answer]()
+        self._still.stands(time.monotonic())
         while (left := self._still.left_seconds(time.monotonic())) and not self._closed:
             cancelled = [answer for answer in [*self._batch, *self._arrived] if answer.cancelled]
             if cancelled:
                 break
             self._changed.wait(left)
-        self._still.stood(time.monotonic() - started)
+        self._still.goes_on(time.monotonic())
         return cancelled
 
     def _moving_clock(self) -> float:
         """Seconds in which it did not stand still."""
-        return time.monotonic() - self._still.total_seconds
+        now = time.monotonic()
+        return now - self._still.stood_seconds(now)
 
     def _compute_chunk(self, answer: Answer) -> None:
         """The next chunk of the prompt; with the last one the answer has its first token and joins the batch."""
