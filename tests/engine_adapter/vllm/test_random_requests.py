@@ -4,7 +4,8 @@ starts: whatever a load brings is the KV of exactly those tokens, and every requ
 The engine's own rules are those of vLLM's scheduler: blocks are shared by a prefix cache and counted, a request that loads
 keeps its places until all workers have reported, a finished one until its saves are done, a preempted one gives them up at
 once. Groups with a sliding window give blocks back whenever a request is scheduled or ends, and a load that failed has such a
-request begin anew. Free blocks are overwritten in every step, so that a late read or write shows. A failure names its seed.
+request begin anew. A request that loads within its step is computed at once; what it makes of KV that did not come is wrong,
+and must not be saved. Free blocks are overwritten in every step, so that a late read or write shows. A failure names its seed.
 """
 
 import random
@@ -45,6 +46,8 @@ class Running:
     failed: set[int] = field(default_factory=set)
     anew: bool = False
     """Its load failed as a whole."""
+    in_step: bool = False
+    """It loads in the step that computes it."""
 
     @property
     def held(self) -> list[int]:
@@ -180,8 +183,11 @@ class RandomEngine:
         self.small.scheduler.allocated(one, running.table, external)
         running.state, running.failed, running.anew = "running", set(), False
         if external:
-            running.state, running.waits_for = "loading", self.workers
             running.loading = range(own, own + external // BLOCK_TOKENS)
+            if self.small.scheduler.loads_in_step(one.request_id):
+                running.in_step, running.computed = True, there
+            else:
+                running.state, running.waits_for = "loading", self.workers
 
     def preempt(self, running: Running) -> None:
         self.free(running.held)
@@ -211,7 +217,7 @@ class RandomEngine:
                 self.schedule(running)
         scheduled = []
         for running in self.requests.values():
-            if running.state == "running" and self.chance.random() < 0.8:
+            if running.state == "running" and (running.in_step or self.chance.random() < 0.8):
                 self.slide(running, running.computed)
                 until, table = self.computed_after(running), [list(ids) for ids in running.table]
                 scheduled.append(Scheduled(running.request.request_id, running.computed, until, table, True))
@@ -238,11 +244,24 @@ class RandomEngine:
         for one in scheduled:
             running = self.requests[one.request_id]
             first, last = running.computed // BLOCK_TOKENS, one.computed_tokens // BLOCK_TOKENS
-            self.check(running, first)
+            right = not running.in_step or self.came(one.request_id)
+            if right:
+                self.check(running, first)
             for rank, block in product(range(self.workers), range(first, last)):
                 for group, ids in enumerate(running.table):
-                    self.fill(ids[block], rank, group, self.value(running.request, block, rank))
+                    value = self.value(running.request, block, rank) if right else 5.0
+                    self.fill(ids[block], rank, group, value)
             running.computed = one.computed_tokens
+
+    def came(self, request_id: str) -> bool:
+        """Whether a load within this step brought everything, to all workers."""
+        loads = [load for worker in self.small.workers for load in worker._layer_loads.values()]
+        mine = [load for load in loads if load.plan.request_id == request_id]
+        for load in mine:
+            for name in self.small.tensors[0]:
+                load.wait_for(name)
+            load._over.wait()
+        return all(load.complete for load in mine)
 
     def collect(self, plan: object) -> None:
         report, failed = WorkerReport(), set[int]()
@@ -283,6 +302,13 @@ class RandomEngine:
             self.loaded_blocks += good - running.loading.start
             self.check(running, good)
             running.state = "running"
+        elif running.in_step:
+            running.in_step = False
+            ids = running.table[0]
+            good = next((i for i in running.loading if ids[i] in failed), running.loading.stop)
+            self.loaded_blocks += good - running.loading.start
+            if good < running.loading.stop:
+                running.computed, self.lost_loads = good * BLOCK_TOKENS, self.lost_loads + 1
         elif running.state == "running" and running.computed >= len(running.request.all_token_ids):
             for group, ids in enumerate(running.table):
                 for block in range(running.computed // BLOCK_TOKENS):
@@ -339,10 +365,27 @@ def hybrid_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
     ]
 
 
-@pytest.mark.parametrize("make", [full_engines, hybrid_engines])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+def layerwise_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
+    return [
+        RandomEngine(socket, chance, "one", 1, load_mode="layerwise"),
+        RandomEngine(socket, chance, "one", 1, load_mode="layerwise", lease_bytes=20_000),
+        RandomEngine(socket, chance, "two", 2, load_mode="layerwise"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "seed"),
+    [
+        (full_engines, 0),
+        (hybrid_engines, 0),
+        *(
+            pytest.param(make, seed, marks=pytest.mark.slow)
+            for make, seed in ((full_engines, 1), (full_engines, 2), (hybrid_engines, 1), (layerwise_engines, 0))
+        ),
+    ],
+)
 def test_no_request_ever_gets_the_kv_of_other_tokens_and_each_comes_to_its_end(
-    daemon: DaemonProcess, seed: int, make: Callable[[str, random.Random], list[RandomEngine]]
+    daemon: DaemonProcess, make: Callable[[str, random.Random], list[RandomEngine]], seed: int
 ) -> None:
     chance, names = random.Random(seed), count()
     engines = make(daemon.socket_path, chance)
