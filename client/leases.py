@@ -137,8 +137,14 @@ class LeaseBook:
         One that this very process adopted, over another connection or the same, is its own again and no longer offered.
         """
         found, now = [], time.monotonic()
-        while self.offered and self.offered[0][0] <= now:
-            _, lease, generation = self.offered.popleft()
+        while self.offered:
+            try:
+                until, lease, generation = self.offered.popleft()
+            except IndexError:  # another client of this process took it
+                break
+            if until > now:
+                self.offered.appendleft((until, lease, generation))
+                break
             if lease not in self.live:
                 found.append((lease, generation))
         return found
@@ -150,9 +156,13 @@ class LeaseBook:
 
 
 def _take(source: "deque[tuple[int, int]]", count_max: int) -> list[tuple[int, int]]:
+    """Clients of one process share a book, and each may take in the same moment."""
     found: list[tuple[int, int]] = []
-    while source and len(found) < count_max:
-        found.append(source.popleft())
+    while len(found) < count_max:
+        try:
+            found.append(source.popleft())
+        except IndexError:
+            break
     return found
 
 

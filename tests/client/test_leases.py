@@ -1,6 +1,7 @@
 """A lease ends with the last view of its block, whoever holds that view and wherever it dies."""
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,37 @@ class Owner:
 
 
 ARENA: npt.NDArray[np.uint8] = np.asarray(Owner(128))
+
+
+def test_clients_of_one_process_take_from_one_book_at_the_same_time() -> None:
+    book = LeaseBook()
+    taken: list[list[tuple[int, int]]] = [[] for _ in range(4)]
+    ending = threading.Event()
+    faults: list[Exception] = []
+
+    def take(mine: list[tuple[int, int]]) -> None:
+        try:
+            while not ending.is_set() or book.pending or book.offered:
+                mine += book.take_pending(3) + book.take_unadopted()
+        except Exception as exc:
+            faults.append(exc)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+        for thread in threads:
+            thread.start()
+        for number in range(20_000):
+            book.pending.append((number, 1))
+            book.offered.append((0.0, -number - 1, 1))
+        ending.set()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not faults
+    assert sorted(lease for mine in taken for lease, _ in mine) == list(range(-20_000, 20_000))
 
 
 def leased(book: LeaseBook, lease: int, generation: int = 1) -> Block:
