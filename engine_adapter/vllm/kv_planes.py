@@ -86,18 +86,20 @@ class KvPlanes:
     def copy(self, block_ids: BlockIds, payload: torch.Tensor) -> BlockCopy:
         """Between a stored block, flat bytes, and the engine's; groups without a place for it are left out, which is good
         for a load only. Raises ValueError when it is of another size."""
-        if payload.numel() != self.block_bytes:
-            raise ValueError(f"a block of {payload.numel()} bytes; this engine's have {self.block_bytes}")
+        self._check(payload)
         return BlockCopy(_pieces(self._rows, block_ids), payload)
 
     def layer_copy(self, layer: str, block_ids: BlockIds, payload: torch.Tensor) -> BlockCopy:
         """The part of `copy` that is one layer's."""
+        self._check(payload)
         planes = self.layers[layer]
         first, last = planes[0], planes[-1]
-        whole = self.copy(block_ids, payload).payload[first.start : last.start + last.size]
-        return BlockCopy(
-            [piece._replace(start=piece.start - first.start) for piece in _pieces(planes, block_ids)], whole
-        )
+        pieces = [piece._replace(start=piece.start - first.start) for piece in _pieces(planes, block_ids)]
+        return BlockCopy(pieces, payload[first.start : last.start + last.size])
+
+    def _check(self, payload: torch.Tensor) -> None:
+        if payload.numel() != self.block_bytes:
+            raise ValueError(f"a block of {payload.numel()} bytes; this engine's have {self.block_bytes}")
 
 
 def _pieces(planes: Sequence[Plane], block_ids: BlockIds) -> list[Piece]:
