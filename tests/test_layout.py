@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client.family",
         "client.hashing",
         "client.socket_path",
+        "client.dashboards",
     },
     "engine_adapter": {"errors", "client"},
     "fuse_mount": {"errors", "client"},

@@ -1,28 +1,14 @@
-"""The Conductor's dashboard under /-/ui/: a few files that ship with the package, served as they are. What they show comes from
-the JSON pages; they ask nobody else for anything, and the answers' policy forbids it."""
-
-import hashlib
-from importlib import resources
+"""The Conductor's dashboard under /-/ui/. What its files show comes from the JSON pages; they tell nothing by themselves, so
+everybody may have them."""
 
 from aiohttp import web
 
-PREFIX = "/-/ui/"
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_HEADERS = {
-    "Cache-Control": "no-cache",
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-}
+from mooncask.client.dashboards.files import PREFIX, DashboardFiles
 
 
 class Dashboard:
-    """Reads its files once, when it is made: 20 KB. They tell nothing, so everybody may have them."""
-
     def __init__(self) -> None:
-        folder = resources.files("mooncask.conductor.serving.pages") / "ui"
-        kept = [path for path in folder.iterdir() if path.name.rpartition(".")[2] in _TYPES]
-        self._bodies = {path.name: path.read_bytes() for path in kept}
+        self._files = DashboardFiles("mooncask.conductor.serving.pages")
 
     def add_to(self, app: web.Application) -> None:
         for path in ("/-", "/-/", "/-/ui"):
@@ -33,12 +19,9 @@ class Dashboard:
         return web.Response(status=302, headers={"Location": PREFIX})
 
     async def _file(self, request: web.Request) -> web.StreamResponse:
-        name = request.match_info["name"] or "index.html"
-        body = self._bodies.get(name)
-        if body is None:
+        answer = self._files.answer(request.match_info["name"], request.headers.get("If-None-Match"))
+        if answer is None:
             raise web.HTTPNotFound
-        tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-        headers = {**_HEADERS, "ETag": tag}
-        if request.headers.get("If-None-Match") == tag:
-            return web.Response(status=304, headers=headers)
-        return web.Response(body=body, content_type=_TYPES[name.rpartition(".")[2]], charset="utf-8", headers=headers)
+        if answer.status == 304:
+            return web.Response(status=304, headers=answer.headers)
+        return web.Response(body=answer.body, content_type=answer.content_type, charset="utf-8", headers=answer.headers)

@@ -1,33 +1,11 @@
 // The Conductor's JSON pages. What they say: docs/CONDUCTOR-PAGES.md. Nothing here touches the page.
 
-const TOKEN_KEY = "mooncask conductor token";
-const DEADLINE_MS = 10000;
+import { Pages } from "./ask.js";
 
-export class NeedsToken extends Error {}
+export { NeedsToken } from "./ask.js";
 
-export function setToken(token) {
-  sessionStorage.setItem(TOKEN_KEY, token);
-}
+const pages = new Pages("mooncask conductor token", [401], (answer) => answer.error.message);
 
-async function ask(path) {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  const response = await fetch(`../v1/${path}`, {
-    cache: "no-store",
-    signal: AbortSignal.timeout(DEADLINE_MS),
-    headers: token ? { Authorization: `Bearer ${token}` } : {},
-  });
-  if (response.ok) return response.json();
-  const text = await told(response);
-  throw response.status === 401 ? new NeedsToken(text) : new Error(text);
-}
-
-async function told(response) {
-  try {
-    return (await response.json()).error.message;
-  } catch {
-    return `status ${response.status}`;
-  }
-}
-
-export const overview = () => ask("overview");
-export const request = (id) => ask(`requests/${encodeURIComponent(id)}`);
+export const setToken = (token) => pages.setToken(token);
+export const overview = () => pages.ask("overview");
+export const request = (id) => pages.ask(`requests/${encodeURIComponent(id)}`);

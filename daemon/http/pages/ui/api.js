@@ -1,39 +1,13 @@
 // The daemon's JSON pages. What they say: docs/HTTP.md. Nothing here touches the page.
 
-const TOKEN_KEY = "mooncask admin token";
-const DEADLINE_MS = 10000;
+import { Pages } from "./ask.js";
 
-export class NeedsToken extends Error {}
+export { NeedsToken } from "./ask.js";
 
-export function setToken(token) {
-  sessionStorage.setItem(TOKEN_KEY, token);
-}
+const pages = new Pages("mooncask admin token", [401, 403], (answer) => answer.message);
+const ask = (path, options) => pages.ask(path, options);
 
-function headers(extra) {
-  const token = sessionStorage.getItem(TOKEN_KEY);
-  return token ? { ...extra, Authorization: `Bearer ${token}` } : extra;
-}
-
-async function ask(path, options = {}) {
-  const response = await fetch(`../v1/${path}`, {
-    cache: "no-store",
-    signal: AbortSignal.timeout(DEADLINE_MS),
-    ...options,
-    headers: headers(options.headers ?? {}),
-  });
-  if (response.ok) return response.json();
-  if (response.status === 401 || response.status === 403) throw new NeedsToken(await said(response));
-  throw new Error(await said(response));
-}
-
-async function said(response) {
-  try {
-    const answer = await response.json();
-    return answer.message || `status ${response.status}`;
-  } catch {
-    return `status ${response.status}`;
-  }
-}
+export const setToken = (token) => pages.setToken(token);
 
 function query(fields) {
   return new URLSearchParams(Object.entries(fields).filter(([, value]) => value !== "" && value !== undefined)).toString();

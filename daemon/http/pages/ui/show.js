@@ -1,32 +1,8 @@
-// Small pieces that all views are made of: elements, tables, numbers as people read them.
-// Text from the daemon always becomes text nodes: a key may contain anything.
+// What this dashboard shows beside `elements.js`: sizes, keys, tiers.
 
-export function el(tag, attributes = {}, ...children) {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value === false || value === undefined) continue;
-    if (name === "style") node.style.cssText = value;
-    else node.setAttribute(name, value === true ? "" : value);
-  }
-  node.append(...children.filter((child) => child !== null && child !== undefined));
-  return node;
-}
+import { el } from "./elements.js";
 
-export function table(columns, rows, empty) {
-  if (!rows.length) return el("p", { class: "empty" }, empty);
-  const head = columns.map(([title, kind]) => el("th", { class: kind, scope: "col" }, title));
-  const body = rows.map((cells) => el("tr", {}, ...cells.map((cell, i) => el("td", { class: columns[i][1] }, cell))));
-  return el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...body));
-}
-
-// Replaces what a scrolling box shows and leaves it scrolled where it was.
-export function put(id, ...children) {
-  const box = document.getElementById(id);
-  const { scrollTop, scrollLeft } = box;
-  box.replaceChildren(...children);
-  box.scrollTop = scrollTop;
-  box.scrollLeft = scrollLeft;
-}
+export { clock, count, el, put, table } from "./elements.js";
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -41,7 +17,6 @@ export function size(bytes) {
 }
 
 export const rate = (bytes) => `${size(bytes)}/s`;
-export const count = (number) => Math.round(number).toLocaleString("en");
 export const share = (ratio) => (ratio < 0 ? "–" : `${(100 * ratio).toFixed(1)} %`);
 
 export function duration(seconds) {
@@ -50,8 +25,6 @@ export function duration(seconds) {
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
   return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
 }
-
-export const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString("en-GB");
 
 export function key(text) {
   const short = text.length > 18 ? `${text.slice(0, 8)}…${text.slice(-6)}` : text;
