@@ -22,6 +22,12 @@ def test_every_part_runs_on_the_cpu_and_the_report_has_its_figures(tmp_path: Pat
     )
     assert report["hbm"]["read_by_other_process"] == 0, "memory of the CPU has no handle"
     assert min(report["copies"][name] for name in ("pinned_in", "pinned_out", "tier_in", "tier_out")) > 0
+    assert [(one["layout"], one["copies_a_block"]) for one in report["vllm"]] == [
+        ("LBHNC", 3),
+        ("LBNHC", 3),
+        ("BLHNC", 1),
+    ]
+    assert all(one["wrong"] == 0 and one["beside_computing"] > 0 and one["load"] > 0 for one in report["vllm"])
     assert [one["tokens"] for one in report["pipeline"]] == [40, 100]
     assert all(one["same_answer"] and one["hit_tokens"] >= 32 for one in report["pipeline"])
 

@@ -1,7 +1,7 @@
 """The check for a machine with one CUDA GPU: `python tests/support/gpu_check.py [--json FILE] [--device cuda:0] [--small]`.
 
-HBM tier with CUDA IPC between two processes, copies beside pinned ones, and the transformers pipeline with tokens compared;
-under six minutes. It needs torch and transformers with CUDA and nothing from the network; no model is read. Where
+HBM tier with CUDA IPC between two processes, copies beside pinned ones, the vLLM connector's copies beside computing, and
+the transformers pipeline with tokens compared; under six minutes. It needs torch and transformers with CUDA and nothing from the network; no model is read. Where
 there is no GPU it says so and ends with 0: nothing was checked, nothing failed. `--device cpu --small` goes through all
 of it but the CUDA calls, which is how it is tested; its figures say nothing then.
 
@@ -49,9 +49,15 @@ def run(device: str, small: bool) -> dict[str, Any]:
     from gpu_copies import CopySizes, check_copies
     from gpu_hbm import HbmSizes, check_hbm
     from gpu_pipeline import PipelineSizes, check_pipeline
+    from gpu_vllm import VllmSizes, check_vllm
 
     hbm = HbmSizes(64 << 10, 4) if small else HbmSizes(8 * MIB, 64)
     copies = CopySizes(64 << 10, 4, 2) if small else CopySizes(8 * MIB, 64, 7)
+    vllm = (
+        VllmSizes(3, 2, 4, 8, 4, 8 << 10, 2, 0)
+        if small
+        else VllmSizes(32, 8, 16, 256, 128, 128 * MIB, 5, 4096)  # blocks of 2 MiB, as of an 8B model
+    )
     pipeline = (
         PipelineSizes(2, 4, 2, 16, (40, 100), 32, 16, 32 * MIB)
         if small
@@ -60,6 +66,7 @@ def run(device: str, small: bool) -> dict[str, Any]:
     parts = {
         "hbm": lambda: asdict(check_hbm(device, hbm)),
         "copies": lambda: _copies(check_copies(device, copies)),
+        "vllm": lambda: [_vllm(one) for one in check_vllm(device, vllm)],
         "pipeline": lambda: [asdict(one) for one in check_pipeline(device, pipeline, _tell)],
     }
     found: dict[str, Any] = {"date": datetime.now(UTC).isoformat(timespec="seconds"), **_machine(device)}
@@ -81,6 +88,10 @@ def _copies(found: Any) -> dict[str, float]:
     return {**asdict(found), "in_share_of_pinned": found.in_share, "out_share_of_pinned": found.out_share}
 
 
+def _vllm(found: Any) -> dict[str, Any]:
+    return {**asdict(found), "save_share_of_pinned": found.save_share, "load_share_of_pinned": found.load_share}
+
+
 def _machine(device: str) -> dict[str, Any]:
     import torch
     import transformers
@@ -100,7 +111,7 @@ def _tell(text: str) -> None:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Check HBM tier, copies and pipeline on one CUDA GPU.")
+    parser = argparse.ArgumentParser(description="Check HBM tier, copies, vLLM's copies and pipeline on one CUDA GPU.")
     parser.add_argument("--json", type=Path, help="also write the report to this file")
     parser.add_argument("--device", default="cuda:0", help="cuda:N, or cpu to go through it without a GPU")
     parser.add_argument("--small", action="store_true", help="small sizes, whose figures say nothing")

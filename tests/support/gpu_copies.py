@@ -60,9 +60,9 @@ def check_copies(device: str, sizes: CopySizes) -> CopyFindings:
             for at in offsets:
                 memory.read(at, target[at : at + sizes.block_bytes])
 
-        tier_in, tier_out = _rate(write, total, sizes.rounds), _rate(read, total, sizes.rounds)
+        tier_in, tier_out = rate(write, total, sizes.rounds), rate(read, total, sizes.rounds)
         assert target == source, "what came back is not what was written"
-        pinned_in, pinned_out = _pinned(device, total, sizes.rounds)
+        pinned_in, pinned_out = pinned_rates(device, total, sizes.rounds)
         source.release()
         target.release()
     finally:
@@ -70,7 +70,8 @@ def check_copies(device: str, sizes: CopySizes) -> CopyFindings:
     return CopyFindings(sizes.block_bytes, pinned_in, pinned_out, tier_in, tier_out)
 
 
-def _pinned(device: str, total: int, rounds: int) -> tuple[float, float]:
+def pinned_rates(device: str, total: int, rounds: int) -> tuple[float, float]:
+    """To the device and from it, GB/s."""
     host = torch.ones(total, dtype=torch.uint8, pin_memory=device != "cpu")
     there = torch.empty(total, dtype=torch.uint8, device=device)
 
@@ -80,12 +81,13 @@ def _pinned(device: str, total: int, rounds: int) -> tuple[float, float]:
             torch.cuda.synchronize(device)
 
     return (
-        _rate(lambda: copied(there, host), total, rounds),
-        _rate(lambda: copied(host, there), total, rounds),
+        rate(lambda: copied(there, host), total, rounds),
+        rate(lambda: copied(host, there), total, rounds),
     )
 
 
-def _rate(copy: Callable[[], None], size: int, rounds: int) -> float:
+def rate(copy: Callable[[], None], size: int, rounds: int) -> float:
+    """GB/s by the median of `rounds`."""
     copy()  # pages and streams are touched once before anything counts
     seconds = []
     for _ in range(rounds):
