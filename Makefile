@@ -11,7 +11,10 @@ STAMP := .venv/.installed
 N ?= 200
 FAULT_SECONDS ?= 300
 TORTURE_SECONDS ?= 180
+JOBS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# Most tests wait for processes; two files at a time, each file by one process. More at once would miss deadlines on 2 cores.
+TOGETHER := -n $(JOBS) --dist loadfile
 
 .PHONY: help venv demo demo-cluster demo-serve demo-serve-overload check test test-slow test-long test-failed test-rdma engines test-engines test-engines-long test-all test-deps torture bench papers gpu-check gpu-wheels clean
 
@@ -68,12 +71,12 @@ check: $(STAMP)
 	$(PYTEST) -q tests/test_layout.py
 
 test: $(STAMP) test-deps
-	@$(PYTEST) -m "not slow and not long and not engines"
+	@$(PYTEST) $(TOGETHER) -m "not slow and not long and not engines"
 
 # NIXL has an environment of its own, in build/nixl; where it can't be made its test skips, saying so.
 test-slow: $(STAMP) test-deps
 	@$(BIN)/python tests/support/nixl_environment.py || true
-	@$(PYTEST) -m "slow and not engines"
+	@$(PYTEST) $(TOGETHER) -m "slow and not engines"
 
 # What CI has no time for: a demo under load.
 test-long: $(STAMP) test-deps
