@@ -17,6 +17,7 @@ TEXTS = {
     "passed_blocks": "Blocks of which sliding layers had dropped their part before they could be saved",
     "slow_loads": "Look-ups whose blocks were left, since computing them is faster",
     "bypassed_requests": "Requests that the store can't describe",
+    "early_handovers": "Prompts that another engine was still computing when they were looked up",
     "refused_handovers": "Hand-overs of another family or prompt",
     "store_faults": "Calls to the daemon that failed",
 }

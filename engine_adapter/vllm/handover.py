@@ -3,14 +3,19 @@
     {"mooncask": {"family": <hex>, "keys_digest": <hex of the last block's key>, "n_blocks": 12,
                   "node": "gpu-7", "handover_id": <hex>}}
 
-The last key commits to the whole prefix (tokens, salt, images), so one comparison checks all keys.
+The last key commits to the whole prefix (tokens, salt, images), so one comparison checks all keys. A router that knows how keys
+are made may tell the same while the prefill still runs, with `wait_seconds` beside it; it says to prefill then, in
+`{"mooncask": {"handover_id": <hex>}}`, what the hand-over is called.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 FIELD = "mooncask"
+WAIT_SECONDS_MAX = 600.0
+NAME = re.compile("[0-9a-f]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +27,8 @@ class HandOver:
     n_blocks: int
     node: str
     handover_id: str
+    wait_seconds: float = 0.0
+    """Above 0: it is still being computed, and its next blocks are worth waiting for for so long."""
 
     @classmethod
     def read(cls, params: Mapping[str, Any] | None) -> Self | None:
@@ -34,7 +41,7 @@ class HandOver:
         if not all(isinstance(text, str) for text in texts) or type(blocks) is not int or blocks < 0:
             return None
         family, keys_digest, node, handover_id = map(str, texts)
-        return cls(family, keys_digest, blocks, node, handover_id)
+        return cls(family, keys_digest, blocks, node, handover_id, _seconds(found.get("wait_seconds")))
 
     def params(self, remote_decode: bool) -> dict[str, Any]:
         """For the reply. `remote_decode`: the proxy asked for it the way it asks other connectors, so it is answered alike."""
@@ -54,6 +61,17 @@ class HandOver:
         if self.n_blocks and keys[self.n_blocks - 1].hex() != self.keys_digest:
             return "prompt mismatch: prefill computed other tokens, or under another cache_salt or tenant"
         return ""
+
+
+def _seconds(told: object) -> float:
+    return min(float(told), WAIT_SECONDS_MAX) if isinstance(told, int | float) and told > 0 else 0.0
+
+
+def named_by_caller(params: Mapping[str, Any] | None) -> str:
+    """The name that a router gives to the hand-over of a request which it sends to prefill; empty for none."""
+    found = (params or {}).get(FIELD)
+    name = found.get("handover_id") if isinstance(found, Mapping) else None
+    return name if isinstance(name, str) and NAME.fullmatch(name) else ""
 
 
 def wants_description(params: Mapping[str, Any] | None) -> bool:

@@ -20,6 +20,9 @@ from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
 from mooncask.errors import BadRequest, MooncaskError
 
+WAITED_BLOCKS = 16
+"""Blocks that are still being computed are waited for by so many, and copied meanwhile."""
+
 
 class Load:
     """`blocks` is how many were copied so far, from the first on."""
@@ -71,11 +74,12 @@ class Load:
         if token is not None:
             self._copy_adopted(client, token)
         most = max(1, self._connection.settings.lease_bytes // self._planes.block_bytes)
+        waits = self.plan.wait_seconds
         while self.blocks < len(self.plan.keys):
-            wanted = self.plan.keys[self.blocks : self.blocks + most]
-            left = deadline - time.monotonic()
+            wanted = self.plan.keys[self.blocks : self.blocks + min(most, WAITED_BLOCKS if waits else most)]
+            left = waits or deadline - time.monotonic()
             if left <= 0 or self._copy_acquired(client, handle, wanted, left) < len(wanted):
-                self._late = time.monotonic() >= deadline
+                self._late = not waits and time.monotonic() >= deadline
                 return
 
     def _copy_adopted(self, client: LocalClient, token: bytes) -> None:

@@ -43,6 +43,8 @@ class Question:
     late: Late
     expected: int = 0
     """Blocks that a prefill engine said it has written or is about to: waited for until the deadline."""
+    coming: bool = False
+    """They are still being computed: that takes longer than a look-up may."""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,10 @@ def look_up(connection: StoreConnection, question: Question, deadline: float) ->
     started = time.monotonic()
     client, handles = connection.open()
     found = Found(question.start)
-    if question.expected > question.start:
+    if question.coming and question.expected > question.start:
+        # No thread waits here for what takes as long as a prefill: other look-ups would be late.
+        found = Found(question.start, question.expected, question.expected, wait=True)
+    elif question.expected > question.start:
         found = _expected(connection, question, deadline)
     if found.blocks <= question.start:
         matches = [client.match(handle, question.keys, _left(deadline)) for handle in handles]

@@ -34,6 +34,8 @@ class LoadPlan:
     """The slowest one that the blocks were in; 0 for a hand-over, which is waited for wherever it comes from."""
     layerwise: bool = False
     """The step that it is in computes the request: each layer waits for its own KV."""
+    wait_seconds: float = 0.0
+    """How long no block may come of what is still being computed; 0: all of it is there within the load's deadline."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,6 +64,10 @@ class RequestState:
     """Why the store is not used for this request."""
     handover_id: str = ""
     """Of the hand-over that it loads."""
+    wait_seconds: float = 0.0
+    """Of a hand-over that is still being computed: how long its next blocks are waited for."""
+    announced_until: float = 0.0
+    """When its blocks are to be announced again, on the monotonic clock; 0: they were not."""
     layerwise: bool = False
     """What was promised is loaded within a step, layer by layer."""
     loaders: int = 0

@@ -5,6 +5,7 @@ For the scheduler's thread. Not here: what is loaded and saved (`scheduling.py`)
 
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -20,6 +21,8 @@ from mooncask.engine_adapter.vllm.request_state import EngineRequest, RequestSta
 log = logging.getLogger(__name__)
 
 ANNOUNCE_SECONDS = 60.0
+NOT_ANY_MORE_SECONDS = 0.001
+"""A promise that is renewed for so long is one taken back."""
 SAID_MAX = 100
 
 Describe = Callable[[EngineRequest], tuple[BlockExtras, str]]
@@ -72,8 +75,6 @@ class Requests:
             return
         root = handle.root(self._epoch + (request.cache_salt or "").encode())
         state.chain = KeyChain(root, state.block_tokens, handle.hash, extras)
-        if self._writes and wants_remote_decode(request.kv_transfer_params):
-            self._announce(state)
 
     def _connected(self) -> bool:
         connection = self._connection
@@ -83,17 +84,29 @@ class Requests:
             self._connecting = self._lookups.in_background("connecting", connection.open)
         return False
 
-    def _announce(self, state: RequestState) -> None:
-        """A decode engine may ask for the blocks before they are written, and is to wait for them then."""
-        keys = state.keys()
+    def computing(self, state: RequestState) -> None:
+        """A step computes some of it: its turn has come. A decode engine may ask for the blocks before they are written, and is to
+        wait for them then; a request that waits itself is not announced, since nobody could say how long it will."""
+        now = time.monotonic()
+        if not self._writes or now < state.announced_until or not wants_remote_decode(state.request.kv_transfer_params):
+            return
+        blocks = state.request.num_prompt_tokens // state.block_tokens
+        if keys := state.keys()[state.saved : blocks]:
+            state.announced_until = now + ANNOUNCE_SECONDS / 2  # said again while it goes on
+            self._expect(keys, ANNOUNCE_SECONDS)
 
-        def announce() -> None:
+    def given_up(self, state: RequestState) -> None:
+        """It was aborted: nobody is to wait for what has not been written."""
+        if state.announced_until and state.chain is not None:
+            self._expect(state.keys(), NOT_ANY_MORE_SECONDS)
+
+    def _expect(self, keys: list[bytes], seconds: float) -> None:
+        def expect() -> None:
             client, handles = self._connection.open()
             for handle in handles:
-                client.expect(handle, keys, ANNOUNCE_SECONDS)
+                client.expect(handle, keys, seconds)
 
-        if keys:
-            self._lookups.in_background("announcing", announce)
+        self._lookups.in_background("announcing", expect)
 
     def hashing(self) -> dict[str, Any]:
         """All that a router needs to make the keys of these requests' blocks, and the family that they belong to (with several

@@ -21,7 +21,13 @@ from typing import Any
 from mooncask.client.operations import Match
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 from mooncask.engine_adapter.vllm.counters import Counters
-from mooncask.engine_adapter.vllm.handover import FIELD, HandOver, wants_description, wants_remote_decode
+from mooncask.engine_adapter.vllm.handover import (
+    FIELD,
+    HandOver,
+    named_by_caller,
+    wants_description,
+    wants_remote_decode,
+)
 from mooncask.engine_adapter.vllm.handover_holds import HandOverHolds
 from mooncask.engine_adapter.vllm.kv_groups import BlockTable, KvGroups
 from mooncask.engine_adapter.vllm.load_decision import Limit, LoadDecisions
@@ -127,11 +133,14 @@ class SchedulerSide:
             refusal = handover.refusal(self.connection.handles[0].fingerprint.hex(), keys)
             expected = 0 if refusal else handover.n_blocks
             state.handover_id = "" if refusal else handover.handover_id
+            state.wait_seconds = 0.0 if refusal else handover.wait_seconds
+            self.counters.add("early_handovers", state.wait_seconds > 0)
             if refusal:
                 self.counters.add("refused_handovers")
                 self.requests.say_once(f"hand-over from {handover.node} is not used: {refusal}")
         tokens = len(request.all_token_ids)
-        return Question(keys, start, partial(self._worth_loading, tokens, start), self.decisions.late, expected)
+        worth, late = partial(self._worth_loading, tokens, start), self.decisions.late
+        return Question(keys, start, worth, late, expected, state.wait_seconds > 0)
 
     def _worth_loading(self, tokens: int, start: int, match: Match) -> Limit:
         limit = self.decisions.limit(tokens, start, match)
@@ -172,6 +181,7 @@ class SchedulerSide:
             found.seconds,
             found.tier,
             state.layerwise,
+            state.wait_seconds if found.wait else 0.0,
         )
 
     # --- steps ---
@@ -204,6 +214,7 @@ class SchedulerSide:
         state.in_step(one.computed_tokens, one.new_blocks, one.all_new)
         if not self._writes or not self.requests.has_chain(state):
             return None
+        self.requests.computing(state)
         saved = state.saved
         span = state.plan_save(one.before, self.settings.save_generated)
         self.counters.add("passed_blocks", span.start - saved)
@@ -262,6 +273,8 @@ class SchedulerSide:
         state = self.states.pop(request.request_id, None)
         if state is None:
             return False, None
+        if aborted:
+            self.requests.given_up(state)
         keep = bool(state.saving)  # empty while it loads, when vLLM keeps them by itself
         if keep:
             self._released.add(request.request_id)
@@ -278,7 +291,8 @@ class SchedulerSide:
         keys = state.keys()[:blocks]
         family = self.connection.handles[0].fingerprint.hex()
         digest = keys[-1].hex() if keys else ""
-        told = HandOver(family, digest, blocks, self.connection.node, secrets.token_hex(8))
+        name = named_by_caller(state.request.kv_transfer_params) or secrets.token_hex(8)
+        told = HandOver(family, digest, blocks, self.connection.node, name)
         if remote:
             self.holds.handed_over(told.handover_id, keys, state.saving)
         return told.params(remote)

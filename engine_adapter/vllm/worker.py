@@ -23,6 +23,7 @@ from mooncask.engine_adapter.vllm.settings import ConnectorSettings
 
 log = logging.getLogger(__name__)
 
+WAITERS = 32
 IDLE_SECONDS = 0.002
 """A step without tokens waits this long for loads and saves, instead of asking again at once."""
 
@@ -55,6 +56,8 @@ class WorkerSide:
         self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
         self._groups, self._copies = groups, copies
         self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
+        self._waiters = ThreadPoolExecutor(WAITERS, "mooncask-wait")
+        """For what is still being computed elsewhere: nobody's load of what is there waits behind that."""
         self._layer_loaders = ThreadPoolExecutor(settings.threads, "mooncask-layers")
         """The step waits for these: not behind loads that nobody waits for."""
         self._savers = ThreadPoolExecutor(1, "mooncask-save")
@@ -77,7 +80,8 @@ class WorkerSide:
                 self._layer_loads[self._layer_loaders.submit(_guarded_load, layers)] = layers
             else:
                 load = Load(one, self.connection, self._planes, self._counters, self._copies, after)
-                self._loads[self._loaders.submit(_guarded_load, load)] = load
+                loaders = self._waiters if one.wait_seconds else self._loaders
+                self._loads[loaders.submit(_guarded_load, load)] = load
 
     def wait_for_layer(self, layer: str) -> None:
         """Of what is loaded within this step, this layer is in, or the load has failed."""
@@ -169,7 +173,7 @@ class WorkerSide:
 
     def close(self) -> None:
         """Ends within the deadlines of calls that are under way."""
-        for pool in (self._loaders, self._layer_loaders, self._savers):
+        for pool in (self._loaders, self._waiters, self._layer_loaders, self._savers):
             pool.shutdown(wait=True, cancel_futures=True)
         self._copies.close()
         self.connection.close()
