@@ -190,6 +190,8 @@ class DecodeCall(Message, frozen=True, kw_only=True):
     """Output position of the first token to make: larger than 0 when an answer is continued whose tokens so far end `tokens`."""
     wait_seconds: float = 0.0
     """Blocks that a prefill is writing are waited for so long, without a progress; 0: what is not there is missed."""
+    keys_digest: str = ""
+    """Of a prefill that is to bring all full blocks of `tokens`, the last one's key in hex; empty: there is none, or no store."""
     inline_prefill_tokens: int = 1 << 30
     """More missing tokens than this are not computed here: the call fails with kv_lost."""
     priority: Annotated[int, msgspec.Meta(ge=0, le=255)] = 128

@@ -3,6 +3,7 @@
 Its tokens are those of `scripted_worker.right_answer`, so that a continuation that lost or repeated one goes on wrongly.
 """
 
+import asyncio
 import contextlib
 import json
 import secrets
@@ -63,6 +64,10 @@ class ScriptedVllm:
     started: str = field(default_factory=lambda: f"1.79603{secrets.randbelow(10**6):06}e+09")
     family: dict[str, str] = field(default_factory=lambda: dict(FAMILY))
     asked: list[dict[str, Any]] = field(default_factory=list)
+    go: asyncio.Event | None = None
+    """Prefills end when it is set."""
+    answers: asyncio.Event | None = None
+    """Answers begin when it is set."""
     descriptions: int = 0
     """Times that it has told how its keys are made."""
     running: int = 0
@@ -125,6 +130,10 @@ class ScriptedVllm:
             if body.get("stream"):
                 return await self._stream(request, body)
             assert body["max_tokens"] == 1
+            if self.go is not None:
+                await self.go.wait()
+                if self.status != 200:
+                    return _error(self.status, "as scripted", "BadRequestError")
             blocks = len(body["prompt"]) // BLOCK_TOKENS
             handover = {"family": FINGERPRINT.hex(), "keys_digest": "00" * 16, "n_blocks": blocks, "node": "n1"}
             told = {"do_remote_prefill": True, "do_remote_decode": False, "remote_prefill_cached_tokens": 0}
@@ -134,6 +143,8 @@ class ScriptedVllm:
             self.running -= 1
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        if self.answers is not None:
+            await self.answers.wait()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
         await response.prepare(request)
         error, self.error = self.error, None

@@ -11,12 +11,13 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
+from functools import partial
 
-from mooncask.client.hold import HAND_OVER_SECONDS
-from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillCall, PrefillDone, Tokens
+from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillDone, Tokens
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
 from mooncask.conductor.serving.dispatch.building import Builder
+from mooncask.conductor.serving.dispatch.calls import decode_call, prefill_call
 from mooncask.conductor.serving.dispatch.costs import PoolCosts
 from mooncask.conductor.serving.dispatch.ending import Ending
 from mooncask.conductor.serving.dispatch.history import Decision, History
@@ -47,8 +48,6 @@ log = logging.getLogger(__name__)
 
 BEGUN_PRIORITY = 256
 """Whose answer has begun goes before all that have not."""
-PATIENCE_SECONDS = 5.0
-"""Decode waits at least so long for the next blocks of a prefill that runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class LiveDispatcher:
             decode = await self._take_slot(run, prompt, placement)
             if admit:
                 self._placer.recheck(prompt, policies, decode)
-            call = self._decode_call(run, placement)
+            call = decode_call(run, placement, keys, self.limits.inline_prefill_tokens)
             async with contextlib.aclosing(self._decode(run, decode, call, placement)) as events:
                 async for event in events:
                     yield event
@@ -240,15 +239,6 @@ class LiveDispatcher:
         node, entry = worker.registration.node.name, self.books.prefills[job.id]
         self._prefixes.recent.placed(node, keys, time.monotonic())
         self.pausing.placed(job.id, worker, entry, self._late_at(job), run.decision)
-        call = PrefillCall(
-            id=job.id,
-            tokens=run.tokens,
-            cache_salt=job.cache_salt,
-            public_tokens=job.public_tokens,
-            priority=job.priority,
-            deadline_seconds=run.left_seconds,
-            hold_seconds=HAND_OVER_SECONDS,
-        )
 
         def done(line: PrefillDone) -> None:
             self.books.prefills.pop(job.id, None)
@@ -265,7 +255,8 @@ class LiveDispatcher:
             if decode is not None and decode.started is None:
                 lost.set()
 
-        return Prefilling(self._client, worker, call, entry, done, failed)
+        seen = partial(self._prefixes.begun, worker, keys, run.left_seconds)
+        return Prefilling(self._client, worker, prefill_call(run), entry, done, failed, seen)
 
     async def _look_up(self, run: Run) -> tuple[Prompt, list[bytes]]:
         """Also what nodes hold of it now."""
@@ -293,22 +284,6 @@ class LiveDispatcher:
         worker = await self._queue.take(find, priority, seconds)
         run.decision.decode_worker = worker.name
         return worker
-
-    def _decode_call(self, run: Run, placement: Placement) -> DecodeCall:
-        job, prefilled = run.job, placement.prefill is not None
-        return DecodeCall(
-            id=job.id,
-            tokens=run.tokens,
-            max_tokens=job.max_tokens - len(run.committed),
-            sampling=job.sampling,
-            cache_salt=job.cache_salt,
-            public_tokens=job.public_tokens,
-            first_position=len(run.committed),
-            wait_seconds=max(PATIENCE_SECONDS, 2 * placement.prefill_seconds) if prefilled else 0.0,
-            inline_prefill_tokens=self.limits.inline_prefill_tokens if prefilled else 1 << 30,
-            priority=job.priority,
-            deadline_seconds=run.left_seconds,
-        )
 
     async def _decode(self, run: Run, worker: Worker, call: DecodeCall, placement: Placement) -> AsyncGenerator[Event]:
         entry = self.books.decodes[run.job.id]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mooncask.client.worker_api import PrefillCall, PrefillDone, Started
 from mooncask.conductor.serving.dispatch.books import PrefillEntry
@@ -25,12 +25,15 @@ class Prefilling:
         entry: PrefillEntry,
         on_done: Callable[[PrefillDone], None],
         on_failed: Callable[[Exception], None],
+        seen: Callable[[], Awaitable[bool]],
     ) -> None:
+        """`seen()`: whether the store has seen it begin, which a worker that says nothing meanwhile need not tell."""
         self._client, self.worker, self._call, self._entry = client, worker, call, entry
         self._on_done, self._on_failed = on_done, on_failed
         self._started = asyncio.Event()
         self._error: Exception | None = None
         self._task = asyncio.create_task(self._run())
+        self._watching = asyncio.create_task(self._watch(seen))
 
     async def begun(self) -> None:
         """Returns when its turn has come: who waits for its blocks will get them. Raises what broke it before that."""
@@ -41,17 +44,26 @@ class Prefilling:
     async def end(self) -> None:
         """Stops it, if it still runs, and waits until it has stopped."""
         self._task.cancel()
-        [error] = await asyncio.gather(self._task, return_exceptions=True)
-        if isinstance(error, Exception):  # none that a worker could cause
-            log.error("request %s: its prefill failed by a fault of this Conductor", self._call.id, exc_info=error)
+        self._watching.cancel()
+        for error in await asyncio.gather(self._task, self._watching, return_exceptions=True):
+            if isinstance(error, Exception):  # none that a worker could cause
+                log.error("request %s: its prefill failed by a fault of this Conductor", self._call.id, exc_info=error)
+
+    async def _watch(self, seen: Callable[[], Awaitable[bool]]) -> None:
+        if await seen():
+            self._begin()
+
+    def _begin(self) -> None:
+        if self._entry.started is None:
+            self._entry.started = time.monotonic()
+        self._started.set()
 
     async def _run(self) -> None:
         try:
             async with self._client.stream(self.worker, self._call) as lines:
                 async for line in lines:
                     if isinstance(line, Started):
-                        self._entry.started = time.monotonic()
-                        self._started.set()
+                        self._begin()
                     elif isinstance(line, PrefillDone):
                         self._on_done(line)
         except Exception as exc:

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mooncask.client import control
-from mooncask.client.worker_api import Hashing, Node
+from mooncask.client.coming import ComingAnswer, ComingRequest, ComingState
+from mooncask.client.worker_api import Hashing, Node, WorkerKind
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.node_tokens import REFUSED, NodeTokens, refusal
 from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
+from mooncask.conductor.serving.dispatch.pools import Worker
 from mooncask.errors import PeerUnavailable
 
 log = logging.getLogger(__name__)
@@ -24,6 +26,8 @@ log = logging.getLogger(__name__)
 RECENT_MAX = 100_000
 """Blocks of prompts that were placed on a node lately and are being stored."""
 NODES_MAX = 4096
+LOOK_SECONDS = 30.0
+"""One question whether a prefill has begun waits for so long."""
 RECENT_SECONDS = 60.0
 
 
@@ -93,6 +97,26 @@ class Prefixes:
         for node, blocks in zip(asked, answers, strict=True):
             found[node.name] = Held(blocks, self.recent.prefix(node.name, keys, blocks, now))
         return found
+
+    async def begun(self, worker: Worker, keys: Sequence[bytes], seconds: float) -> bool:
+        """Whether a prefill of these keys that was sent to a vLLM server has begun, as soon as its node's daemon has seen its last
+        block announced. vLLM itself tells nothing before the end; False when nothing is to be seen. Other workers tell it themselves.
+        """
+        told, node, until = worker.registration, worker.registration.node, time.monotonic() + seconds
+        if told.kind is not WorkerKind.VLLM or told.hashing is None or not node.pages or not keys:
+            return False
+        while (left := until - time.monotonic()) > 0:
+            asked = ComingRequest(namespace=told.hashing.namespace, key=keys[-1].hex(), seconds=min(left, LOOK_SECONDS))
+            try:
+                answer = await self._client(node).post("/-/v1/coming", msgspec.json.encode(asked))
+                if answer.status != 200:
+                    raise PageUnreadable(f"status {answer.status}")
+                if msgspec.json.decode(answer.body, type=ComingAnswer).state is not ComingState.NOBODY:
+                    return True
+            except (OSError, EOFError, PageUnreadable, msgspec.DecodeError) as exc:
+                log.debug("node %s did not say whether a prefill has begun: %s", node.name, exc)
+                return False
+        return False
 
     async def replicate(
         self, source: Node, target: str, hashing: Hashing, keys: Sequence[bytes], seconds: float

@@ -1,10 +1,12 @@
 """Speaks to vLLM API servers that have Mooncask's connector: POST /v1/completions with token ids, both ways.
 
 A prefill is a completion of one token, which nobody sees; its reply carries the connector's hand-over, which the decode of
-the same tokens takes along. vLLM says nothing while it prefills, so Started comes with the end. What differs from Mooncask's
-own workers: docs/ENGINES.md. Not here: whether a server is there and how it is doing (`vllm_members.py`).
+the same tokens takes along. vLLM says nothing while it prefills, so Started comes with the end; a decode that is asked before,
+since the store has seen the prefill begin (`prefixes.py`), takes a hand-over along that is made here. What differs from
+Mooncask's own workers: docs/ENGINES.md. Not here: whether a server is there and how it is doing (`vllm_members.py`).
 """
 
+import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
@@ -93,14 +95,19 @@ class VllmSpeech:
         """By worker: when its latest prefill ended, on the monotonic clock."""
         self._sent: OrderedDict[tuple[str, str], float] = OrderedDict()
         """By worker and request: prefills that are under way."""
+        self._names: OrderedDict[str, str] = OrderedDict()
+        """By request: what the hand-over of its prefill is called, which is under way and has no decode yet."""
 
     def asked(self, worker: Worker, call: Call) -> Asked:
         model = worker.registration.served_as or worker.registration.model
         if isinstance(call, PrefillCall):
-            body, silence = prefill_body(model, call), None
+            name = secrets.token_hex(8)
+            body, silence = prefill_body(model, call, name), None
             _remember(self._sent, (worker.name, call.id), time.monotonic())
+            _remember(self._names, call.id, name)
         else:
-            handover = self._handovers.pop((call.id, len(call.tokens)), None)
+            early = self._names.pop(call.id, "")
+            handover = self._handovers.pop((call.id, len(call.tokens)), None) or early_handover(worker, call, early)
             body, silence = decode_body(model, call, handover), self._silence_seconds
         headers = {"Content-Type": "application/json"}
         if key := self._keys.get(worker.name):
@@ -120,7 +127,7 @@ class VllmSpeech:
 
     def _prefilled(self, worker: Worker, call: PrefillCall, answer: _Answer) -> list[StreamLine]:
         handover = answer.kv_transfer_params
-        if handover is not None:
+        if self._names.pop(call.id, "") and handover is not None:
             _remember(self._handovers, (call.id, len(call.tokens)), handover)
         now = time.monotonic()
         # vLLM computes prompts one after the other: its turn came when the one before was done.
@@ -145,13 +152,29 @@ def _remember(table: OrderedDict[Key, Value], key: Key, value: Value) -> None:
         table.popitem(last=False)
 
 
-def prefill_body(model: str, call: PrefillCall) -> dict[str, Any]:
+def prefill_body(model: str, call: PrefillCall, name: str) -> dict[str, Any]:
+    """`name` of the hand-over."""
     return {
         **_common(model, call),
         "max_tokens": 1,
         "temperature": 0.0,
-        "kv_transfer_params": {"do_remote_decode": True},
+        "kv_transfer_params": {"do_remote_decode": True, "mooncask": {"handover_id": name}},
     }
+
+
+def early_handover(worker: Worker, call: DecodeCall, name: str) -> dict[str, Any] | None:
+    """What the prefill called `name`, which is under way, will have handed over, as its connector would say it. None when there is
+    no such prefill, or no store."""
+    told = worker.registration.hashing
+    if not name or not call.keys_digest or not call.wait_seconds or told is None:
+        return None
+    blocks = {
+        "family": told.fingerprint,
+        "keys_digest": call.keys_digest,
+        "n_blocks": len(call.tokens) // told.block_tokens,
+    }
+    coming = {**blocks, "node": "", "handover_id": name, "wait_seconds": call.wait_seconds}
+    return {"do_remote_prefill": True, "do_remote_decode": False, "mooncask": coming}
 
 
 def decode_body(model: str, call: DecodeCall, handover: dict[str, Any] | None) -> dict[str, Any]:

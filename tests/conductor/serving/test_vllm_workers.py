@@ -10,9 +10,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from control_pages import open_kv, running_pages
 from scripted_answers import right_answer
 from scripted_vllm import BLOCK_TOKENS, FAMILY, FINGERPRINT, HASHING, SALT, ScriptedVllm
 
+from mooncask.client import wire
 from mooncask.client.hashing import chain, root
 from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogprobs, WorkerKind
 from mooncask.conductor.scheduling.facts import Slo
@@ -58,8 +60,8 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def world(**changes: ScriptedVllm) -> AsyncIterator[World]:
-    """One server to prefill and two to decode; `changes` by name."""
+async def world(node: Node | None = None, **changes: ScriptedVllm) -> AsyncIterator[World]:
+    """One server to prefill and two to decode, all at one node; `changes` by name."""
     made = {name: changes.get(name, ScriptedVllm(name, KEY)) for name in ("p0", "d0", "d1")}
     pools, prefixes = Pools(), Prefixes(0.5)
     client = WorkerClient("ours", others={WorkerKind.VLLM: VllmSpeech(5.0, dict.fromkeys((*made, "p1"), KEY))})
@@ -72,7 +74,7 @@ async def world(**changes: ScriptedVllm) -> AsyncIterator[World]:
         for name, server in made.items():
             await stack.enter_async_context(server.serving())
             role = Role.PREFILL if name.startswith("p") else Role.DECODE
-            settings = VllmSettings(name, server.address, role, "model", Node(), 4, KEY, 2.0, True)
+            settings = VllmSettings(name, server.address, role, "model", node or Node(), 4, KEY, 2.0, True)
             member = VllmMember(settings, pools, dispatcher.books.ours_on, prefixes.engines.described)
             tasks.append(asyncio.create_task(member.run()))
         there = World(dispatcher, prefixes.engines, made)
@@ -124,6 +126,61 @@ async def test_a_prompt_is_prefilled_by_one_server_and_answered_by_another() -> 
         wanted |= {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "cache_salt": "s", "model": "m"}
         assert wanted.items() <= decode.items()
         assert "seed" not in decode and "logprobs" not in decode
+
+
+async def test_decode_is_sent_when_the_store_has_seen_the_prefill_begin_and_else_when_it_has_ended() -> None:
+    one = job()
+    keys = chain(root(FINGERPRINT, SALT), one.tokens, BLOCK_TOKENS)
+    async with running_pages() as pages:
+        assert pages.daemon.http is not None
+        namespace = await open_kv(pages.client, TOLD.namespace)
+        node = Node(name="n1", pages=f"http://{pages.daemon.http.address}")
+        for announced in (True, False):
+            first = ScriptedVllm("p0", KEY, go=asyncio.Event())
+            assert first.go is not None
+            async with world(node, p0=first) as there:
+                running = asyncio.create_task(run(there, one))
+                await until(lambda: first.prefills, "the prefill was not sent")  # noqa: B023
+                assert not there.decodes
+                if announced:
+                    await pages.client.ask(wire.Done, wire.Expect, namespace, keys, 5_000)
+                    await until(lambda: there.decodes, "the decode was not sent while the prefill ran")
+                    assert said(await running) == right_answer(one.tokens, 8)
+                    told = there.decodes[0]["kv_transfer_params"]["mooncask"]
+                    assert (told["family"], told["n_blocks"]) == (FINGERPRINT.hex(), 2)
+                    assert told["keys_digest"] == keys[-1].hex() and told["wait_seconds"] >= 5.0
+                    assert told["handover_id"] == first.prefills[0]["kv_transfer_params"]["mooncask"]["handover_id"]
+                    await pages.client.ask(wire.Done, wire.Expect, namespace, keys, 1)
+                    await until(lambda: not pages.daemon.service.arrivals.promised, "the promise stays")
+                else:
+                    first.go.set()
+                    assert said(await running) == right_answer(one.tokens, 8)
+                    assert "wait_seconds" not in there.decodes[0]["kv_transfer_params"]["mooncask"]
+
+
+async def test_a_prefill_that_fails_when_its_decode_waits_already_is_done_again_and_the_answer_is_whole() -> None:
+    one = job()
+    keys = chain(root(FINGERPRINT, SALT), one.tokens, BLOCK_TOKENS)
+    async with running_pages() as pages:
+        assert pages.daemon.http is not None
+        namespace = await open_kv(pages.client, TOLD.namespace)
+        node = Node(name="n1", pages=f"http://{pages.daemon.http.address}")
+        first = ScriptedVllm("p0", KEY, go=asyncio.Event())
+        assert first.go is not None
+        slow = {name: ScriptedVllm(name, KEY, answers=asyncio.Event()) for name in ("d0", "d1")}
+        async with world(node, p0=first, **slow) as there:
+            running = asyncio.create_task(run(there, one))
+            await until(lambda: first.prefills, "the prefill was not sent")
+            await pages.client.ask(wire.Done, wire.Expect, namespace, keys, 60_000)
+            await until(lambda: there.decodes, "the decode was not sent while the prefill ran")
+            first.status = 500
+            first.go.set()
+            await until(lambda: len(first.asked) > 1, "the prefill was not done again")
+            first.status = 200
+            for server in slow.values():
+                assert server.answers is not None
+                server.answers.set()
+            assert said(await running) == right_answer(one.tokens, 8)
 
 
 async def test_a_stop_token_is_the_last_one_and_logprobs_are_of_tokens() -> None:

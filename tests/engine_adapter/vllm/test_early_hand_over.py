@@ -1,0 +1,176 @@
+"""A decode engine that is sent its request when the prefill begins: it loads blocks as they come, against a real daemon."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
+
+from daemon_process import DaemonProcess
+from small_engine import BLOCK_TOKENS, Request, SmallEngine, until
+
+from mooncask.client.socket_path import http_socket_path
+from mooncask.client.worker_api import Hashing, Node, Registration, Role, WorkerKind
+from mooncask.conductor.serving.dispatch.pools import Pools
+from mooncask.conductor.serving.dispatch.prefixes import Prefixes
+from mooncask.engine_adapter.vllm.handover import HandOver, named_by_caller
+
+names = count()
+NAME = "ab12"
+BLOCKS = 4
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
+    with DaemonProcess.start(tmp_path_factory.mktemp("daemon"), {"limits.lease_max": "20s"}) as running:
+        yield running
+
+
+def prompt(params: dict[str, Any] | None, tokens: list[int] | None = None) -> Request:
+    number = next(names)
+    new = [number * 1000 + i for i in range(BLOCKS * BLOCK_TOKENS + BLOCK_TOKENS // 2)]
+    return Request(f"r{number}", tokens or new, kv_transfer_params=params)
+
+
+def to_prefill() -> Request:
+    return prompt({"do_remote_decode": True, "mooncask": {"handover_id": NAME}})
+
+
+def to_decode(engine: SmallEngine, one: Request, wait_seconds: float) -> Request:
+    """As a router tells it that knows how keys are made."""
+    keys = engine.scheduler.states[one.request_id].keys()
+    family = engine.scheduler.connection.handles[0].fingerprint.hex()
+    told = HandOver(family, keys[-1].hex(), len(keys), "", NAME).params(remote_decode=True)
+    told["mooncask"]["wait_seconds"] = wait_seconds
+    return prompt(told, list(one.all_token_ids))
+
+
+def begin(engine: SmallEngine, one: Request, block_ids: list[int]) -> None:
+    """The request has come; no step computes it yet."""
+    engine.scheduler.arrived(one)
+    assert engine.matched(one) == 0
+    engine.scheduler.allocated(one, [block_ids], 0)
+
+
+def load(engine: SmallEngine, one: Request, block_ids: list[int]) -> int:
+    engine.scheduler.arrived(one)
+    tokens = engine.matched(one)
+    engine.scheduler.allocated(one, [block_ids], tokens)
+    engine.step()
+    return tokens
+
+
+def gather(engine: SmallEngine, received: set[str]) -> set[str]:
+    received.update(*engine.collect().received)
+    return received
+
+
+def seen(daemon: DaemonProcess, engine: SmallEngine, one: Request, seconds: float) -> bool:
+    """What a Conductor sees of it in the store."""
+
+    async def ask() -> bool:
+        prefixes, pools = Prefixes(5.0), Pools()
+        told = {name: value for name, value in engine.scheduler.requests.hashing().items() if name != "family"}
+        registration = Registration(
+            name="p", incarnation="1", address="http://127.0.0.1:1", role=Role.PREFILL, kind=WorkerKind.VLLM, model="m",
+            family={}, hashing=Hashing(**told), positions_max=1, node=Node(name="n", pages=f"unix:{http_socket_path(daemon.socket_path)}"),
+        )  # fmt: skip
+        pools.register(registration, time.monotonic())
+        try:
+            return await prefixes.begun(pools.all()[0], engine.scheduler.states[one.request_id].keys(), seconds)
+        finally:
+            await prefixes.close()
+
+    return asyncio.run(ask())
+
+
+def test_decode_loads_what_prefill_has_only_begun_to_compute(daemon: DaemonProcess) -> None:
+    with (
+        SmallEngine(daemon.socket_path, seed=1) as prefill,
+        SmallEngine(daemon.socket_path, seed=2, threads=1) as decode,
+    ):
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        assert not seen(daemon, prefill, one, 0.3), "one that waits for its turn is taken to have begun"
+        prefill.compute(one, ids, 2 * BLOCK_TOKENS)
+        assert seen(daemon, prefill, one, 20.0)
+        two = to_decode(prefill, one, wait_seconds=60.0)
+        assert load(decode, two, [11, 12, 13, 14, 15]) == BLOCKS * BLOCK_TOKENS
+        three = prompt(None)  # what is there is loaded meanwhile, by the only thread for that
+        begin(prefill, three, [21, 22, 23, 24, 25])
+        prefill.compute(three, [21, 22, 23, 24, 25])
+        until(lambda: prefill.collect() is not None and not prefill.workers[0]._saves, "saved")
+        assert load(decode, again := prompt(None, list(three.all_token_ids)), [31, 32, 33, 34, 35]) > 0
+        received: set[str] = set()
+        until(lambda: bool(gather(decode, received)), "the other load is over")
+        assert received == {again.request_id}
+        prefill.compute(one, ids)
+        assert decode.settle().received == [{two.request_id}]
+        assert decode.counters.totals["load_failed_blocks"] == 0
+        assert decode.counters.totals["early_handovers"] == 1
+        for source, target in zip(ids[:BLOCKS], [11, 12, 13, 14], strict=True):
+            for a, b in zip(prefill.block(0, source), decode.block(0, target), strict=True):
+                assert torch.equal(a, b)
+        prefill.settle()
+
+
+def test_a_prefill_that_is_aborted_ends_the_wait_and_what_came_is_kept(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as prefill, SmallEngine(daemon.socket_path) as decode:
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        prefill.compute(one, ids, 2 * BLOCK_TOKENS)
+        assert seen(daemon, prefill, one, 20.0)
+        prefill.settle()
+        two = to_decode(prefill, one, wait_seconds=300.0)
+        assert load(decode, two, [11, 12, 13, 14, 15]) == BLOCKS * BLOCK_TOKENS
+        began = time.monotonic()
+        prefill.scheduler.finished(one, aborted=True)
+        ended = decode.settle()
+        assert time.monotonic() - began < 15
+        assert ended.received == [{two.request_id}] and ended.failed == {13, 14}
+        assert decode.counters.totals["loaded_blocks"] == 2
+
+
+def test_a_prefill_that_stands_still_is_waited_for_as_long_as_the_router_says(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as prefill, SmallEngine(daemon.socket_path) as decode:
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        prefill.compute(one, ids, BLOCK_TOKENS)
+        assert seen(daemon, prefill, one, 20.0)
+        assert load(decode, two := to_decode(prefill, one, wait_seconds=0.5), [11, 12, 13, 14, 15]) > 0
+        ended = decode.settle()
+        assert ended.received == [{two.request_id}] and ended.failed == {12, 13, 14}
+        prefill.settle()
+
+
+def test_a_prefill_s_reply_has_the_name_that_the_router_gave_its_hand_over(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path, role="writes") as prefill:
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        prefill.compute(one, ids)
+        prefill.settle()
+        _, told = prefill.scheduler.finished(one, aborted=False)
+        assert told is not None and told["mooncask"]["handover_id"] == NAME
+        assert told["mooncask"]["n_blocks"] == BLOCKS
+    for wrong in ("", "XY", "ab" * 40, 7, None):
+        assert named_by_caller({"mooncask": {"handover_id": wrong}}) == ""
+
+
+@pytest.mark.parametrize("told", [-1, 0, "5", None, True, [1]])
+def test_a_time_that_is_none_is_no_early_hand_over(told: object) -> None:
+    params = {
+        "mooncask": {
+            "family": "f",
+            "keys_digest": "d",
+            "n_blocks": 1,
+            "node": "",
+            "handover_id": "a",
+            "wait_seconds": told,
+        }
+    }
+    found = HandOver.read(params)
+    assert found is not None and found.wait_seconds == (1.0 if told is True else 0.0)
