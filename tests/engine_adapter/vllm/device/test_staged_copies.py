@@ -6,6 +6,7 @@ The model is the bytes that each block must hold once all that was launched is d
 import random
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
 
@@ -21,6 +22,7 @@ from late_device import LateDevice
 from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Piece
 from mooncask.engine_adapter.vllm.device.host import HostCopies
 from mooncask.engine_adapter.vllm.device.staged import StagedCopies
+from mooncask.engine_adapter.vllm.device.staging import Ring
 from mooncask.errors import ConfigError, DeviceFault
 
 BLOCKS = 12
@@ -228,6 +230,23 @@ def test_threads_that_share_few_slots_all_come_to_their_end_with_their_own_bytes
     device.finish()
     assert errors == [] and device.faults_seen == [] and all_slots_free(copies)
     assert all(torch.equal(engine.block(block), payload) for block, payload in wanted.items())
+
+
+def test_who_waits_for_a_slot_gets_the_one_that_is_given_back_and_is_told_when_there_will_be_none() -> None:
+    ring = Ring("late:0", torch.zeros(SLOT_BYTES, dtype=torch.uint8), BLOCK_BYTES)
+    slot = ring.take()
+    assert ring.take_now() is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ring.take)
+        ring.give_back(slot)
+        assert waiting.result(30).data_ptr() == slot.data_ptr()
+        waiting = pool.submit(ring.take)
+        ring.break_up("the device is gone")
+        with pytest.raises(DeviceFault, match=r"late:0: .*given up: the device is gone"):
+            waiting.result(30)
+    ring.give_back(slot)
+    with pytest.raises(DeviceFault):
+        ring.take_now()
 
 
 # --- the model ---
