@@ -22,7 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-READY_SECONDS = 300.0 if os.environ.get("MOONCASK_RDMA") else 30.0  # an emulated processor takes its time
+READY_SECONDS = (
+    300.0 if os.environ.get("MOONCASK_RDMA") else 90.0
+)  # an emulated processor takes its time, and so does a busy one
 STOP_SECONDS = 30.0
 _READY = re.compile(r"^mooncask ready socket=(\S+) http=(\S+)")
 

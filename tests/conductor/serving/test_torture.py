@@ -57,7 +57,7 @@ class Chaos:
                 ("worker", self._kill_worker),
                 ("frozen worker", self._freeze_worker),
                 ("frozen worker", self._freeze_worker),
-                ("daemon", self._restart_daemon),
+                ("daemon", self._kill_daemon),
                 ("directory", self._restart_directory),
                 ("state", self._restart_state),
                 ("Conductor", self._kill_conductor),
@@ -87,9 +87,12 @@ class Chaos:
             self._freeze(worker.freeze, worker.thaw)
         return bool(there)
 
-    def _restart_daemon(self) -> bool:
-        self.pool.daemons[self.random.choice(NODES)].restart()
-        return True
+    def _kill_daemon(self) -> bool:
+        if there := self._there(NODES):
+            daemon = self.pool.daemons[node := self.random.choice(there)]
+            daemon.kill()
+            self.starting[node] = self.threads.submit(daemon.run)
+        return bool(there)
 
     def _restart_directory(self) -> bool:
         """It is gone for a moment, and has forgotten everything."""
