@@ -188,7 +188,7 @@ class SharedQuotas:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             self._down_until = float("-inf")
-            for tenant in self._touched:
+            for tenant in list(self._touched):
                 await self._settle(self._accounts[tenant])
 
     # --- booking ---

@@ -25,7 +25,7 @@ from tiny_model import prompt_of
 from torture_load import ANSWER_TOKENS, Billing, Load
 from torture_pool import DOORS, NODES, WORKERS, TorturePool, torture_pool
 
-SECONDS = float(os.environ.get("MOONCASK_TORTURE_SECONDS", "12"))
+SECONDS = float(os.environ.get("MOONCASK_TORTURE_SECONDS", "8"))
 SEED = int(os.environ.get("MOONCASK_TORTURE_SEED", str(random.SystemRandom().randrange(1 << 30))))
 TENANTS = ["ann", "bob", "cleo", "dan"]
 FROZEN_SECONDS_MAX = 3.0
