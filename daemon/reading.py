@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mooncask.client import wire
-from mooncask.daemon.acquisition import Acquisition, Arrived, wrong_copies
+from mooncask.daemon.acquisition import Acquisition, Arrived, Found, wrong_copies
 from mooncask.daemon.arrivals import Layers
 from mooncask.daemon.insight.lookups import LookupKind
 from mooncask.daemon.session import Session, check_columns
@@ -191,6 +191,9 @@ class _Pending:
         self._namespace = namespace
         self._granted: list[int] = []
         self._undecided: set[int] = set()
+        self._last_found: list[tuple[int, Found]] = []
+        self._last_missed: list[int] = []
+        """What was decided when nothing else was left: it goes with the last reply."""
 
     def answer(self, held: Sequence[Extent | None]) -> wire.Message | Later:
         """Hits now; what may still come becomes a coroutine, unless nothing may or there is no time for it."""
@@ -279,7 +282,7 @@ class _Pending:
             return None
         missed = sorted(self._undecided)
         self._count_missed(len(missed))
-        return self.reply([], [], b"", missed, more=False)
+        return self._reply_found(self._last_found, [*self._last_missed, *missed], more=False)
 
     def _arrived(self, items: list[Arrived]) -> None:
         """Called only while the connection is there: closing it abandons the acquisition."""
@@ -288,8 +291,14 @@ class _Pending:
         self._undecided.difference_update(item.index for item in items)
         self._count_missed(len(missed))
         self._service.counters["acquire_loaded_blocks"] += len(found)
+        if self._undecided:
+            self._session.send(self._reply_found(found, missed, more=True))
+        else:
+            self._last_found, self._last_missed = found, missed  # no await from here to the last reply
+
+    def _reply_found(self, found: Sequence[tuple[int, Found]], missed: list[int], *, more: bool) -> wire.Acquired:
         tiers = bytes(place.tier for _, place in found)
-        self._session.send(self.reply([i for i, _ in found], [p.extent for _, p in found], tiers, missed, more=True))
+        return self.reply([i for i, _ in found], [p.extent for _, p in found], tiers, missed, more=more)
 
     def _progress(self, index: int, layers: Layers) -> None:
         if not self._session.closed and not self._session.congested:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-STRIPE_BYTES_MIN = 1 << 20
-"""Less than this is not worth a second connection: its round trip takes longer than these bytes."""
+STRIPE_BYTES_MIN = 4 << 20
+"""Less than this is not worth a second connection: its threads' turns take longer than these bytes."""
 STRIPE_BYTES_MAX = 16 << 20
 """More than this at a time would keep other readers of the link waiting."""
 STRIPE_PIECES_MAX = 1024

@@ -14,7 +14,8 @@ UNSENT_BYTES_MAX = 4 * FRAME_BYTES_MAX
 
 
 class Channel:
-    """One task receives; any may send, for sending does not wait."""
+    """One task receives; any may send, for sending does not wait. What is sent in one turn of the loop goes out together: each
+    write wakes the other side."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         self._reader = reader
@@ -22,6 +23,7 @@ class Channel:
         self._peer = peer
         self.heard_seconds = time.monotonic()
         """When the last frame came."""
+        self._unsent = bytearray()
 
     async def receive(self) -> bytes:
         """The next frame's body. Raises PeerUnavailable at the stream's end and BadRequest for what is no frame."""
@@ -39,12 +41,20 @@ class Channel:
         data = frame(message)
         if self._writer.is_closing():  # uvloop's transport raises RuntimeError then
             raise PeerUnavailable(self._peer, "closed the connection")
-        if self._writer.transport.get_write_buffer_size() > UNSENT_BYTES_MAX:
+        if self._writer.transport.get_write_buffer_size() + len(self._unsent) > UNSENT_BYTES_MAX:
             raise PeerUnavailable(self._peer, "does not read what it is sent")
-        self._writer.write(data)
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent += data
+
+    def _flush(self) -> None:
+        unsent, self._unsent = self._unsent, bytearray()
+        if unsent and not self._writer.is_closing():
+            self._writer.write(unsent)
 
     def finish(self) -> None:
         """Ends the connection when what was sent has gone; at once if nothing waits."""
+        self._flush()
         self._writer.close()
 
     def abort(self) -> None:

@@ -23,6 +23,9 @@ from mooncask.tiers.block import printable_key
 
 log = logging.getLogger(__name__)
 
+READS_AT_ONCE = 2
+"""Reads that share the lanes between them most of the time, as a pull has them: each is cut for its part of the lanes, since every
+stripe costs both sides a turn of their loops."""
 Reply = TypeVar("Reply", bound=messages.Message)
 
 
@@ -105,7 +108,7 @@ class TcpLink:
                 raise OutOfBounds(printable_key(block.key), 0, block.size, len(target))
             if target.readonly:
                 raise BadRequest("memory to read into must be writable")
-        stripes = cut_stripes([block.size for block in blocks], self._settings.connections)
+        stripes = cut_stripes([block.size for block in blocks], -(-self._settings.connections // READS_AT_ONCE))
         jobs = [self._job(stripe, blocks, targets, deadline) for stripe in stripes]
         targets.clear()
         self._raise_if_over()
