@@ -113,6 +113,9 @@ class LateDevice:
         self.lock = threading.RLock()
         self.faults_seen: list[str] = []
         """What was done wrongly with it; to be empty at the end."""
+        self.runs = threading.Event()
+        """While it is not set, nothing is done, and who waits for the device goes on waiting."""
+        self.runs.set()
         self.copied_bytes = 0
         self._chance = random.Random(seed)
         self._pinned: list[torch.Tensor] = []
@@ -144,6 +147,7 @@ class LateDevice:
     def run_until(self, true: Callable[[], bool]) -> None:
         """Does steps of any streams until it is true."""
         while True:
+            self.runs.wait()
             with self.lock:
                 if true():
                     return
