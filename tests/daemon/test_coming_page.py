@@ -11,6 +11,7 @@ from raw_client import key
 
 from mooncask.client import wire
 from mooncask.client.coming import ComingAnswer, ComingRequest, ComingState
+from mooncask.daemon.http.pages.coming import WAITING_MAX
 
 
 async def ask(pages: PagesOf, number: int, seconds: float, namespace: str = "kv-a") -> tuple[int, ComingState | None]:
@@ -50,6 +51,21 @@ async def test_who_waits_hears_as_soon_as_it_is_announced_or_when_his_time_is_ov
         assert (await waiting[1])[1] in (ComingState.WRITING, ComingState.HERE)
         assert await ask(pages, 3, 0.2) == (200, ComingState.NOBODY)
         assert not pages.daemon.service.watches._events
+
+
+async def test_questions_that_wait_are_bounded() -> None:
+    async with running_pages() as pages:
+        namespace = await open_kv(pages.client, "kv-a")
+        events = pages.daemon.service.watches._events
+        waiting = [asyncio.create_task(ask(pages, 1, 30.0)) for _ in range(WAITING_MAX)]
+        deadline = time.monotonic() + 20
+        while sum(map(len, events.values())) < WAITING_MAX:
+            assert time.monotonic() < deadline, "not all of them wait"
+            await asyncio.sleep(0.01)
+        assert await ask(pages, 1, 1.0) == (503, None)
+        assert await ask(pages, 1, 0.0) == (200, ComingState.NOBODY)
+        await pages.client.ask(wire.Done, wire.Expect, namespace, [key(1)], 60_000)
+        assert await asyncio.gather(*waiting) == [(200, ComingState.EXPECTED)] * WAITING_MAX
 
 
 @pytest.mark.parametrize(

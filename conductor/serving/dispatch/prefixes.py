@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 RECENT_MAX = 100_000
 """Blocks of prompts that were placed on a node lately and are being stored."""
 NODES_MAX = 4096
+LOOKS_MAX = 16
+"""Prefills of one node that are looked for at a time, in the order in which they were sent: a server begins them in that order, and a
+daemon has better to do than to hold many questions."""
 LOOK_SECONDS = 30.0
 """One question whether a prefill has begun waits for so long."""
 RECENT_SECONDS = 60.0
@@ -81,6 +84,8 @@ class Prefixes:
     def __init__(self, seconds: float, tokens: NodeTokens | None = None) -> None:
         self._seconds, self.tokens = seconds, tokens or NodeTokens()
         self._clients: dict[str, PageClient] = {}
+        self._looks: dict[str, asyncio.Semaphore] = {}
+        """By pages: questions that wait there, until a prefill has begun."""
         self._refusing: set[str] = set()
         """Pages that want another token, of which it was said."""
         self.recent = Recent()
@@ -102,11 +107,15 @@ class Prefixes:
         """Whether a prefill of these keys that was sent to a vLLM server has begun, as soon as its node's daemon has seen its last
         block announced. vLLM itself tells nothing before the end; False when nothing is to be seen. Other workers tell it themselves.
         """
-        told, node, until = worker.registration, worker.registration.node, time.monotonic() + seconds
-        if told.kind is not WorkerKind.VLLM or told.hashing is None or not node.pages or not keys:
+        told, until = worker.registration, time.monotonic() + seconds
+        if told.kind is not WorkerKind.VLLM or told.hashing is None or not told.node.pages or not keys:
             return False
+        async with self._looks.setdefault(told.node.pages, asyncio.Semaphore(LOOKS_MAX)):
+            return await self._announced(told.node, told.hashing.namespace, keys[-1].hex(), until)
+
+    async def _announced(self, node: Node, namespace: str, key: str, until: float) -> bool:
         while (left := until - time.monotonic()) > 0:
-            asked = ComingRequest(namespace=told.hashing.namespace, key=keys[-1].hex(), seconds=min(left, LOOK_SECONDS))
+            asked = ComingRequest(namespace=namespace, key=key, seconds=min(left, LOOK_SECONDS))
             try:
                 answer = await self._client(node).post("/-/v1/coming", msgspec.json.encode(asked))
                 if answer.status != 200:
@@ -137,6 +146,7 @@ class Prefixes:
     def forget(self, pages: str) -> None:
         """Nobody is at that node any more."""
         self._refusing.discard(pages)
+        self._looks.pop(pages, None)
         client = self._clients.pop(pages, None)
         if client is not None:
             client.close()

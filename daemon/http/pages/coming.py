@@ -10,10 +10,12 @@ from mooncask.daemon.arrivals import Key
 from mooncask.daemon.http.pages.page_request import PageRequest
 from mooncask.daemon.insight.blocks import key_of
 from mooncask.daemon.service import Service
-from mooncask.errors import BadRequest
+from mooncask.errors import BadRequest, Busy
 from mooncask.tiers.namespace import Namespace
 
 SECONDS_MAX = 60.0
+WAITING_MAX = 64
+"""Each is a request under way, of which the daemon has only so many for everybody (http.requests_max)."""
 
 Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
@@ -23,6 +25,7 @@ class ComingPage:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._waiting = 0
 
     def pages(self) -> dict[tuple[str, str], Page]:
         return {("POST", "coming"): self._coming}
@@ -33,11 +36,20 @@ class ComingPage:
             raise BadRequest(f"seconds = {request.seconds:g}: from 0 to {SECONDS_MAX:g}")
         namespace = self._service.door.find(asked.caller.tenant, request.namespace)
         key = key_of(namespace, request.key)
+        if request.seconds and self._waiting >= WAITING_MAX:
+            raise Busy(f"{WAITING_MAX} questions wait for blocks already")
+        self._waiting += 1
+        try:
+            await self._wait(namespace, key, request.seconds)
+        finally:
+            self._waiting -= 1
+        return ComingAnswer(state=self._state(namespace, key))
+
+    async def _wait(self, namespace: Namespace, key: bytes, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(request.seconds):
+            async with asyncio.timeout(seconds):
                 while self._state(namespace, key) is ComingState.NOBODY:
                     await self._service.watches.change([Key(namespace.id, key)])
-        return ComingAnswer(state=self._state(namespace, key))
 
     def _state(self, namespace: Namespace, key: bytes) -> ComingState:
         name, arrivals = Key(namespace.id, key), self._service.arrivals
