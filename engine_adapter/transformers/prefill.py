@@ -1,6 +1,6 @@
 """The prefill worker: brings the KV of a prompt's full blocks into the store, and never delivers a token.
 
-    match -> load the prefix -> for each chunk: reserve, compute (storing layer by layer), commit
+    match -> load the prefix -> for each chunk: compute (storing layer by layer, reserving for the next chunk), commit
 
 The tokens after the last full block are left to decode, which computes them anyway to choose the first answer token.
 """
@@ -104,19 +104,20 @@ class PrefillJob:
     def _compute(self, loaded_blocks: int) -> None:
         start = loaded_blocks * self.engine.layout.block_tokens
         cache = self.engine.cache(self.buffer, start, self._layer_written)
-        for chunk in chunks(start, len(self.tokens), self.engine.options.prefill_chunk):
+        todo = chunks(start, len(self.tokens), self.engine.options.prefill_chunk)
+        for chunk, following in zip(todo, [*todo[1:], None], strict=True):
             if not self.session.usable or not self._wanted():
                 return
-            self._chunk = self._reserve(chunk)
+            self._chunk = self.session.begin_chunk(self.keys, self._blocks(chunk), self.buffer)
+            if following is not None:
+                self.session.prepare_chunk(self.keys, self._blocks(following), self.buffer)
             self.engine.compute(self.tokens[chunk.start : chunk.stop], cache)
             self.computed += chunk.tokens
             if self._chunk is not None:
                 self.stored += self.session.commit(self._chunk)
 
-    def _reserve(self, chunk: Chunk) -> StoredChunk | None:
-        return self.session.begin_chunk(
-            self.keys, completed_blocks(chunk, self.engine.layout.block_tokens), self.buffer
-        )
+    def _blocks(self, chunk: Chunk) -> range:
+        return completed_blocks(chunk, self.engine.layout.block_tokens)
 
     def _layer_written(self, layer: int) -> None:
         if self._chunk is not None:

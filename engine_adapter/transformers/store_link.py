@@ -5,6 +5,7 @@ it counts faults by error class, and after the daemon went away or was late it d
 """
 
 import logging
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -96,6 +97,7 @@ class StoreSession:
         self.usable = wanted
         self._hint = None if priority == PRIORITY_NEUTRAL else HintFields(priority=priority)
         self._published_tokens: list[int] = []
+        self._prepared: _Prepared | None = None
 
     def keys(self, tokens: list[int], cache_salt: str, public_tokens: int = 0) -> list[bytes]:
         """The keys of the full blocks of `tokens`; none when there is no store. `public_tokens` as in client/prompt_keys.py."""
@@ -203,8 +205,21 @@ class StoreSession:
                 published += self.commit(chunk)
         return published
 
+    def prepare_chunk(self, keys: list[bytes], indices: range, buffer: KvBuffer) -> None:
+        """Begins to reserve places for blocks `indices`, for the next `begin_chunk`, which will ask for the same: what computes
+        meanwhile need not wait for the daemon. Places that nobody asks for go back to it."""
+        if self.usable and indices and keys:
+            self._prepared = _Prepared(indices, lambda: self._reserved(keys, indices, buffer))
+
     def begin_chunk(self, keys: list[bytes], indices: range, buffer: KvBuffer) -> StoredChunk | None:
-        """Reserves places for blocks `indices`; None when there are none to store or the store has no room."""
+        """Places for blocks `indices`; None when there are none to store or the store has no room."""
+        prepared, self._prepared = self._prepared, None
+        ready = None if prepared is None else prepared.result()
+        if prepared is not None and prepared.indices == indices:
+            return ready
+        return self._reserved(keys, indices, buffer)
+
+    def _reserved(self, keys: list[bytes], indices: range, buffer: KvBuffer) -> StoredChunk | None:
         if not self.usable or not indices or not keys:
             return None
         layout, namespace = self.layout, self.link.namespace
@@ -251,3 +266,21 @@ class StoreSession:
         log.warning("going on without the store: %s", exc)
         if isinstance(exc, DaemonUnavailable | DeadlineExceeded):
             self.usable = False
+
+
+class _Prepared:
+    """Places that are being reserved by a thread, which ends when the daemon has answered or its deadline is over."""
+
+    def __init__(self, indices: range, reserve: Callable[[], StoredChunk | None]) -> None:
+        self.indices = indices
+        self._reserve = reserve
+        self._chunk: StoredChunk | None = None
+        self._thread = threading.Thread(target=self._run, name="mooncask-reserve")
+        self._thread.start()
+
+    def result(self) -> StoredChunk | None:
+        self._thread.join()
+        return self._chunk
+
+    def _run(self) -> None:
+        self._chunk = self._reserve()

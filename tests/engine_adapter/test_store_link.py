@@ -102,3 +102,29 @@ def test_a_session_tells_the_daemon_how_much_its_request_matters(link: StoreLink
     beyond = link.session(priority=256)
     assert beyond.store(beyond.keys(TOKENS, "beyond")[:2], range(2), source) == 0
     assert set(beyond.faults) == {"BadRequest"}, "the daemon has read the hint"
+
+
+def test_places_that_were_prepared_are_those_that_the_chunk_gets(link: StoreLink) -> None:
+    session, source = link.session(), filled_buffer(4)
+    keys = session.keys(TOKENS, "prepared")[:4]
+    session.prepare_chunk(keys, range(2), source)
+    chunk = session.begin_chunk(keys, range(2), source)
+    assert chunk is not None
+    chunk.save_all()
+    assert session.commit(chunk) == 2
+    assert len(session.match(keys)) == 2
+
+
+def test_places_that_nobody_asks_for_go_back(daemon: DaemonProcess, link: StoreLink) -> None:
+    session, source = link.session(), filled_buffer(4)
+    keys = session.keys(TOKENS, "prepared in vain")[:4]
+    session.prepare_chunk(keys, range(2), source)
+    other = session.begin_chunk(keys, range(2, 4), source)  # as when the request is cut differently
+    assert other is not None
+    other.save_all()
+    assert session.commit(other) == 2
+    chunk = session.begin_chunk(keys, range(2), source)
+    assert chunk is not None
+    chunk.save_all()
+    assert session.commit(chunk) == 2, "nobody else has these places any more"
+    assert len(session.match(keys)) == 4

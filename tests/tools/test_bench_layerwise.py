@@ -10,6 +10,7 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from tiny_model import write_tiny_llama
 from typer.testing import CliRunner
@@ -30,9 +31,8 @@ def test_every_length_and_tier_is_measured(tmp_path: Path) -> None:
         assert row["kv_bytes"] == row["tokens"] * 3 * 2 * 2 * 16 * 4, "every block was stored"
         assert len(row["runs"]) == (QUICK.repeats if row["share"] == 1 else 1)
         first = row["runs"][0]
-        assert row["serial_seconds"] >= 0.99 * first["alone_seconds"] / row["share"], (
-            "the tier is no faster than it may be"
-        )
+        alone = median(run["alone_seconds"] for run in row["runs"])
+        assert row["serial_seconds"] >= 0.99 * alone / row["share"], "the tier is no faster than it may be"
         assert first["compute_seconds"] > 0 and first["calling_seconds"] > 0
         assert first["tier_seconds"] >= 0.99 * first["alone_seconds"] * (1 / row["share"] - 1)
     assert "visible ÷ serial" in result.output

@@ -35,7 +35,7 @@ def layerwise(
 ) -> None:
     """Measure storing while computing, through a tier of 25, 50 and 100 % of the speed at which prefill makes KV.
 
-    Needs the demo's packages and model. The full run takes a quarter of an hour and 3 GiB of memory.
+    Needs the demo's packages and model. The full run takes 10 minutes and 3 GiB of memory.
     """
     plan = QUICK if quick else replace(FULL, repeats=repeats)
     loads = [os.getloadavg()[0]]

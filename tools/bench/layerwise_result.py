@@ -63,7 +63,8 @@ class Layered:
 class Row:
     """One prompt length with a tier that takes `share` of the KV that prefill produces a second; figures are medians.
 
-    `serial_seconds`: storing everything when it is computed; measured once.
+    `serial_seconds`: storing everything when it is computed: the tier's time for these bytes, and what copying adds, which was
+    measured once.
     """
 
     tokens: int

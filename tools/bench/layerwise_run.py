@@ -4,11 +4,14 @@ A prefill worker in this process, one thread, stores through a tier that takes a
 
     alone     the prefill without storing: when it passed each layer, and with that the bytes of KV that it produces a second
     layered   the same while its layers are stored; visible = what storing took from the computing thread, and the wait at the end
-    serial    the same bytes through the same tier after everything is computed
+    serial    the same bytes through the same tier after everything is computed: measured once at 100 %; what that took beyond the
+              tier's own time is added to each tier's
 
-All lengths are measured, then all once more, so that an hour in which the machine is busy is not one length's.
+All lengths are measured, then all once more, so that an hour in which the machine is busy is not one length's. Slower tiers
+come last, once each: most of what they take is waiting.
 """
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -75,7 +78,8 @@ class _Case:
     """What is known so far of one length and share."""
 
     kv_bytes: int
-    serial_seconds: float = 0.0
+    over_seconds: float = 0.0
+    """At 100 %: what storing everything afterwards took beyond the tier's own time."""
     runs: list[Layered] = field(default_factory=list)
 
 
@@ -91,11 +95,17 @@ class _Bench:
         for repeat in range(plan.repeats):
             for tokens in plan.tokens:
                 self._progress(f"{tokens} tokens, {repeat + 1} of {plan.repeats}")
-                self._measure(tokens, [share for share in plan.shares if share == FULL_SHARE or not repeat])
-        return [
-            Row(tokens, share, case.kv_bytes, case.serial_seconds, tuple(case.runs))
-            for (tokens, share), case in self._cases.items()
-        ]
+                self._measure(tokens, [FULL_SHARE])
+        slower = [share for share in plan.shares if share != FULL_SHARE]
+        for tokens in plan.tokens if slower else ():
+            self._progress(f"{tokens} tokens, slower tiers")
+            self._measure(tokens, slower)
+        return [self._row(tokens, share) for tokens in plan.tokens for share in plan.shares]
+
+    def _row(self, tokens: int, share: float) -> Row:
+        full, runs = self._cases[tokens, FULL_SHARE], tuple(self._cases[tokens, share].runs)
+        serial = full.over_seconds + statistics.median(run.alone_seconds for run in runs) / share
+        return Row(tokens, share, full.kv_bytes, serial, runs)
 
     def _measure(self, tokens: int, shares: Sequence[float]) -> None:
         """One prefill alone, one for each share, and what storing afterwards takes where that is not known yet."""
@@ -109,7 +119,8 @@ class _Bench:
                 raise Busy(f"{session.bytes} of {size} bytes found room in the store: give the bench more memory")
             storing = (session.calling_seconds, session.tier_seconds, session.behind_seconds)
             case.runs.append(Layered(alone[-1], total - sum(storing), *storing))
-            case.serial_seconds = case.serial_seconds or self._serial(tokens, rate)
+            if share == FULL_SHARE and not case.over_seconds:
+                case.over_seconds = self._serial(tokens, rate) - alone[-1]
 
     def _alone(self, tokens: int) -> list[float]:
         """When a prefill that stores nothing has passed each layer of each chunk, and its end."""

@@ -138,6 +138,12 @@ class PacedSession(StoreSession):
         self.calling_seconds += time.perf_counter() - started
         return chunk
 
+    def prepare_chunk(self, keys: list[bytes], indices: range, buffer: KvBuffer) -> None:
+        started = time.perf_counter()
+        if self._storing:
+            super().prepare_chunk(keys, indices, buffer)
+        self.calling_seconds += time.perf_counter() - started
+
     def advance(self, chunk: StoredChunk, layer: int) -> None:
         self._hand_over(chunk.layer_bytes, lambda: StoreSession.advance(self, chunk, layer))
 
