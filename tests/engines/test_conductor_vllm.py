@@ -130,6 +130,9 @@ def test_the_official_client_gets_the_tokens_of_vllm_alone(served: Served) -> No
     loaded = [served.metric(name, "vllm:mooncask_loaded_blocks_total") for name in served.servers]
     assert loaded == [0, 300 // BLOCK_TOKENS]
     assert served.metric("first", "vllm:mooncask_saved_blocks_total") >= 300 // BLOCK_TOKENS
+    # The other one had the request while the first was still computing.
+    assert served.metric("second", "vllm:mooncask_early_handovers_total") == 1
+    assert served.metric("second", "vllm:mooncask_load_failed_blocks_total") == 0
 
 
 def test_a_second_turn_finds_the_first_one(served: Served) -> None:
