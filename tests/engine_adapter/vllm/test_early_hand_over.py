@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
 
+from cluster_nodes import ClusterNodes
 from daemon_process import DaemonProcess
 from small_engine import BLOCK_TOKENS, Request, SmallEngine, until
 
@@ -116,6 +118,31 @@ def test_decode_loads_what_prefill_has_only_begun_to_compute(daemon: DaemonProce
             for a, b in zip(prefill.block(0, source), decode.block(0, target), strict=True):
                 assert torch.equal(a, b)
         prefill.settle()
+
+
+def test_decode_at_another_node_loads_blocks_as_they_are_saved_at_the_first(tmp_path: Path) -> None:
+    with ClusterNodes(tmp_path) as nodes:
+        near, far = nodes.start("n1", "n2")
+        there, here = near.daemon, far.daemon
+        with SmallEngine(there.socket_path, seed=1) as prefill, SmallEngine(here.socket_path, seed=2) as decode:
+            one, ids = to_prefill(), [5, 9, 2, 7, 1]
+            begin(prefill, one, ids)
+            prefill.compute(one, ids, 2 * BLOCK_TOKENS)
+            assert seen(there, prefill, one, 20.0)
+            two = to_decode(prefill, one, wait_seconds=60.0)
+            assert load(decode, two, [11, 12, 13, 14, 15]) == BLOCKS * BLOCK_TOKENS
+            until(
+                lambda: far.counters().get("peer_blocks_pulled", 0) > 0,
+                "the first blocks come while the others are computed",
+            )
+            assert decode.workers[0]._loads
+            prefill.compute(one, ids)
+            assert decode.settle().received == [{two.request_id}]
+            assert decode.counters.totals["load_failed_blocks"] == 0
+            for source, target in zip(ids[:BLOCKS], [11, 12, 13, 14], strict=True):
+                for a, b in zip(prefill.block(0, source), decode.block(0, target), strict=True):
+                    assert torch.equal(a, b)
+            prefill.settle()
 
 
 def test_a_prefill_that_is_aborted_ends_the_wait_and_what_came_is_kept(daemon: DaemonProcess) -> None:
