@@ -80,22 +80,22 @@ def tight(daemon: DaemonProcess, tmp_path: Path) -> Iterator[VllmProcess]:
         "skip_tokenizer_init": True,
         "max_model_len": 512,
         "max_num_batched_tokens": 64,
-        "num_gpu_blocks_override": 64,
+        "num_gpu_blocks_override": 56,
     }
     with VllmProcess.start(gemma, tmp_path, socket=daemon.socket_path, extra=ALWAYS, engine=engine) as started:
         yield started
 
 
 def test_preemptions_and_aborts_under_pressure_change_no_token_of_a_hybrid_model(tight: VllmProcess) -> None:
-    texts = [prompt_of(200 + number, seed=10 + number) for number in range(4)]
-    expected = [tokens(tight, text, salt=f"fresh {next(salts)}", max_tokens=150) for text in texts]
+    texts = [prompt_of(100 + number, seed=10 + number) for number in range(4)]
+    expected = [tokens(tight, text, salt=f"fresh {next(salts)}", max_tokens=300) for text in texts]
     tight.ask("reset")
     before = tight.ask("preemptions")
-    answers = tight.generate(texts, max_tokens=150)
+    answers = tight.generate(texts, max_tokens=300)
     assert [answer["tokens"] for answer in answers] == expected
     assert tight.ask("preemptions") > before
     tight.ask("reset")
-    assert [answer["tokens"] for answer in tight.generate(texts, max_tokens=150)] == expected
+    assert [answer["tokens"] for answer in tight.generate(texts, max_tokens=300)] == expected
     for status in ("WAITING_FOR_REMOTE_KVS", "RUNNING"):
         tight.ask("reset")
         requests = [{"prompt": text, "max_tokens": 40} for text in texts]
