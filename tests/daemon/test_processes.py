@@ -284,6 +284,31 @@ async def test_who_comes_late_hears_how_far_the_writer_is() -> None:
         await reader.close()
 
 
+async def test_what_came_last_comes_with_the_last_reply_and_is_leased_as_any_other() -> None:
+    async with running_daemon() as daemon:
+        writer, reader = await daemon.client(), await daemon.client()
+        namespace = await writer.open()
+        assert await reader.open() == namespace
+        await writer.put(namespace, {key(0): payload(0)})
+        await writer.ask(wire.Done, wire.Expect, namespace, [key(1), key(2)], 60_000)
+        number = reader.send(wire.Acquire, namespace, [key(0), key(1), key(2)], 60_000, wait=True)
+        first = await reader.reply(number, wire.Acquired)
+        assert first.index == [0] and first.more
+        await writer.put(namespace, {key(1): payload(1)})
+        second = await reader.reply(number, wire.Acquired)
+        assert second.index == [1] and second.more
+        await writer.put(namespace, {key(2): payload(2)})
+        last = await reader.reply(number, wire.Acquired)
+        assert (last.index, last.missed, last.more) == ([2], [], False) and all(last.leases)
+        replies = [first, second, last]
+        leases, generations = (
+            [n for reply in replies for n in getattr(reply, name)] for name in ("leases", "generations")
+        )
+        assert (await reader.ask(wire.Done, wire.Release, leases, generations)).count == 3
+        await writer.close()
+        await reader.close()
+
+
 async def test_a_promise_is_waited_for_until_its_time_is_over() -> None:
     async with running_daemon() as daemon:
         client = await daemon.client()
