@@ -160,6 +160,13 @@ class LateDevice:
             assert ready, "what is waited for was never launched"
             self._chance.choice(ready).steps.popleft().act()
 
+    def pass_time(self, steps: int) -> None:
+        """At most so many."""
+        for _ in range(steps):
+            with self.lock:
+                if any(stream.can_run for stream in self._streams):
+                    self.advance()
+
     def finish(self) -> None:
         """Everything that was launched is done."""
         self.run_until(lambda: not any(stream.steps for stream in self._streams))

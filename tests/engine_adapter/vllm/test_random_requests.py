@@ -13,23 +13,28 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import count, product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install mooncask[engine]")
 
 from daemon_process import DaemonProcess
+from late_device import LateDevice
 from small_engine import BLOCK_TOKENS, BLOCKS, Request, SmallEngine
 
+from mooncask.engine_adapter.vllm.device.staged import StagedCopies
 from mooncask.engine_adapter.vllm.messages import WorkerReport
 from mooncask.engine_adapter.vllm.scheduling import Scheduled
 
 STEPS = 180
 SECONDS = 20.0
 POISON = -1.0
+SLOT_BYTES = 6144
 
 
 @dataclass
@@ -64,11 +69,16 @@ class RandomEngine:
         model: str,
         workers: int,
         windows: tuple[int, ...] = (0,),
+        device: LateDevice | None = None,
         **settings: object,
     ) -> None:
+        """On a `device` the engine's own reading and writing of KV is launched on it, and done late."""
+        if device is not None:
+            settings["copies"] = StagedCopies(device, SLOT_BYTES, 6 * SLOT_BYTES)
         self.small = SmallEngine(
             socket, workers, model=model, windows=windows, deadline_ms=150, load_deadline_ms=400, **settings
         )
+        self.device, self.wrong = device, list[str]()
         self.windows = windows
         self.lost_loads = 0
         self.chance, self.model, self.workers = chance, model, workers
@@ -89,7 +99,13 @@ class RandomEngine:
 
     def fill(self, block_id: int, rank: int, group: int, value: float) -> None:
         for layer, name in enumerate(self.small.layer_names[group]):
-            self.small.tensors[rank][name][block_id].fill_(value + 10 * group + layer)
+            self.launch(partial(self.small.tensors[rank][name][block_id].fill_, value + 10 * group + layer))
+
+    def launch(self, kernel: Callable[[], object]) -> None:
+        if self.device is None:
+            kernel()
+        else:
+            self.device.compute.launch(kernel)
 
     def check(self, running: Running, blocks: int) -> None:
         """Of the first blocks, all that the next token attends to are its own."""
@@ -98,10 +114,14 @@ class RandomEngine:
             for rank, block in product(range(self.workers), range(first, blocks)):
                 wanted = self.value(running.request, block, rank) + 10 * group
                 place = running.table[group][block]
+                what = f"block {block} of {running.request.request_id}, group {group}, worker {rank} is not its own"
+                assert place, what
                 for layer, name in enumerate(self.small.layer_names[group]):
-                    assert place and bool((self.small.tensors[rank][name][place] == wanted + layer).all()), (
-                        f"block {block} of {running.request.request_id}, group {group}, worker {rank} is not its own"
-                    )
+                    self.launch(partial(self._see, self.small.tensors[rank][name][place], wanted + layer, what))
+
+    def _see(self, block: Any, wanted: float, what: str) -> None:
+        if not bool((block == wanted).all()):
+            self.wrong.append(what)
 
     def kept(self, window: int, computed: int) -> int:
         return max(0, computed - window + 1) // BLOCK_TOKENS if window else 0
@@ -231,6 +251,10 @@ class RandomEngine:
         for worker in self.small.workers:
             worker.start_saves(plan)
         self.collect(plan)
+        if self.device is not None:
+            self.device.pass_time(self.chance.randrange(300))
+            assert self.device.faults_seen == []
+        assert self.wrong == []
 
     def computed_after(self, running: Running) -> int:
         left = len(running.request.all_token_ids) - running.computed
@@ -240,7 +264,7 @@ class RandomEngine:
         for rank, block in product(range(self.workers), range(BLOCKS)):
             if not self.held[block]:
                 for tensor in self.small.tensors[rank].values():
-                    tensor[block].fill_(POISON)
+                    self.launch(partial(tensor[block].fill_, POISON))
         for one in scheduled:
             running = self.requests[one.request_id]
             first, last = running.computed // BLOCK_TOKENS, one.computed_tokens // BLOCK_TOKENS
@@ -331,6 +355,9 @@ class RandomEngine:
             self.step()
             assert time.monotonic() < deadline, f"still there: {list(self.requests)}, {list(self.leaving)}"
         assert not self.small.scheduler.states and not +self.held
+        if self.device is not None:
+            self.device.finish()
+            assert self.device.faults_seen == [] and self.wrong == []
 
 
 @pytest.fixture
@@ -373,6 +400,16 @@ def layerwise_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
     ]
 
 
+def device_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
+    """With KV on devices that do everything late (late_device.py); the last shares its blocks with one in memory."""
+    return [
+        RandomEngine(socket, chance, "one", 1, device=LateDevice(1)),
+        RandomEngine(socket, chance, "one", 1, (0, 2 * BLOCK_TOKENS), device=LateDevice(2), lease_bytes=1),
+        RandomEngine(socket, chance, "two", 2, device=LateDevice(3), lease_bytes=8000, save_backlog_max=4),
+        RandomEngine(socket, chance, "two", 2),
+    ]
+
+
 @pytest.mark.parametrize(
     ("make", "seed"),
     [
@@ -380,7 +417,13 @@ def layerwise_engines(socket: str, chance: random.Random) -> list[RandomEngine]:
         (hybrid_engines, 0),
         *(
             pytest.param(make, seed, marks=pytest.mark.slow)
-            for make, seed in ((full_engines, 1), (full_engines, 2), (hybrid_engines, 1), (layerwise_engines, 0))
+            for make, seed in (
+                (full_engines, 1),
+                (full_engines, 2),
+                (hybrid_engines, 1),
+                (layerwise_engines, 0),
+                (device_engines, 0),
+            )
         ),
     ],
 )

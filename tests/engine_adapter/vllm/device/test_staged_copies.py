@@ -276,9 +276,7 @@ class StagedCopiesModel(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 30))
     def time_goes_by(self, steps: int) -> None:
-        for _ in range(steps):
-            if any(stream.can_run for stream in self.device._streams):
-                self.device.advance()
+        self.device.pass_time(steps)
 
     @rule(chosen=st.sets(st.integers(0, BLOCKS - 1), max_size=6))
     def save(self, chosen: set[int]) -> None:
