@@ -24,10 +24,12 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolName,
     PoolTransfer,
 )
+from sglang.srt.mem_cache.pool_host import base as pool_base
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
 from sglang.srt.mem_cache.storage import StorageBackendFactory
 from sglang.srt.mem_cache.utils import get_hash_str
 
+pool_base.HICACHE_HOST_MEMORY_RESERVE_BYTES = 0  # SGLang wants 10 GiB free beside a pool, and these have kilobytes
 PAGE, LAYERS, HEADS, HEAD_DIM, PAGES = 16, 4, 2, 32, 12
 FAILURES = "SGLANG_TEST_HICACHE_BACKEND_RANDOM_FAILURE"
 """SGLang's own switch: the share of calls that its injector has fail."""
