@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
 
 
 class ConductorProcess:

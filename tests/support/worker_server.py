@@ -15,7 +15,7 @@ import requests
 from mooncask.client.worker_api import DecodeCall, PrefillCall, State, StreamLine
 
 SECRET = "between-workers"
-START_SECONDS_MAX = 120.0
+START_SECONDS_MAX = 240.0
 
 
 class WorkerServerProcess:
