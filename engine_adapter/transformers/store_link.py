@@ -5,10 +5,10 @@ it counts faults by error class, and after the daemon went away or was late it d
 """
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from mooncask.client.local import LocalClient
@@ -65,6 +65,7 @@ class StoreLink:
         self._family = family
         self._client: LocalClient | None = None
         self.namespace: NamespaceHandle | None = None
+        self._background: ThreadPoolExecutor | None = None
 
     def connect(self) -> tuple[LocalClient, NamespaceHandle]:
         """Connects once; then the client keeps it up by itself. Raises DaemonUnavailable, FamilyMismatch and the like."""
@@ -83,7 +84,15 @@ class StoreLink:
         with every block that it stores or uses: a policy may let those of low priority leave first."""
         return StoreSession(self, wanted, priority)
 
+    def in_background(self, call: Callable[[], StoredChunk | None]) -> "Future[StoredChunk | None]":
+        """Runs it in the link's own thread, one call after the other."""
+        if self._background is None:
+            self._background = ThreadPoolExecutor(1, "mooncask-reserve")
+        return self._background.submit(call)
+
     def close(self) -> None:
+        if self._background is not None:
+            self._background.shutdown()
         if self._client is not None:
             self._client.close()
 
@@ -97,7 +106,7 @@ class StoreSession:
         self.usable = wanted
         self._hint = None if priority == PRIORITY_NEUTRAL else HintFields(priority=priority)
         self._published_tokens: list[int] = []
-        self._prepared: _Prepared | None = None
+        self._prepared: tuple[range, Future[StoredChunk | None]] | None = None
 
     def keys(self, tokens: list[int], cache_salt: str, public_tokens: int = 0) -> list[bytes]:
         """The keys of the full blocks of `tokens`; none when there is no store. `public_tokens` as in client/prompt_keys.py."""
@@ -209,13 +218,14 @@ class StoreSession:
         """Begins to reserve places for blocks `indices`, for the next `begin_chunk`, which will ask for the same: what computes
         meanwhile need not wait for the daemon. Places that nobody asks for go back to it."""
         if self.usable and indices and keys:
-            self._prepared = _Prepared(indices, lambda: self._reserved(keys, indices, buffer))
+            begun = self.link.in_background(lambda: self._reserved(keys, indices, buffer))
+            self._prepared = indices, begun
 
     def begin_chunk(self, keys: list[bytes], indices: range, buffer: KvBuffer) -> StoredChunk | None:
         """Places for blocks `indices`; None when there are none to store or the store has no room."""
         prepared, self._prepared = self._prepared, None
-        ready = None if prepared is None else prepared.result()
-        if prepared is not None and prepared.indices == indices:
+        ready = None if prepared is None else prepared[1].result()
+        if prepared is not None and prepared[0] == indices:
             return ready
         return self._reserved(keys, indices, buffer)
 
@@ -266,21 +276,3 @@ class StoreSession:
         log.warning("going on without the store: %s", exc)
         if isinstance(exc, DaemonUnavailable | DeadlineExceeded):
             self.usable = False
-
-
-class _Prepared:
-    """Places that are being reserved by a thread, which ends when the daemon has answered or its deadline is over."""
-
-    def __init__(self, indices: range, reserve: Callable[[], StoredChunk | None]) -> None:
-        self.indices = indices
-        self._reserve = reserve
-        self._chunk: StoredChunk | None = None
-        self._thread = threading.Thread(target=self._run, name="mooncask-reserve")
-        self._thread.start()
-
-    def result(self) -> StoredChunk | None:
-        self._thread.join()
-        return self._chunk
-
-    def _run(self) -> None:
-        self._chunk = self._reserve()
