@@ -45,7 +45,7 @@ def chain(
     """
     if block_tokens < 1:
         raise BadRequest(f"block_tokens = {block_tokens}: at least 1 token makes a block")
-    data = memoryview(_token_bytes(tokens))
+    data = _token_bytes(tokens)
     step = 4 * block_tokens
     blocks = len(data) // step
     tails = _tails(extras, blocks, has_partial=len(data) % step > 0)
@@ -84,22 +84,22 @@ def _tails(extras: Sequence[bytes] | None, blocks: int, has_partial: bool) -> Se
     return extras
 
 
-def _token_bytes(tokens: Tokens) -> bytes:
+def _token_bytes(tokens: Tokens) -> memoryview:
     """Tokens as u32 little endian."""
     if isinstance(tokens, list) and tokens and (packed := _packed(tokens)) is not None:
         return packed
     given = np.asarray(tokens)
     if given.size == 0:
-        return b""
+        return memoryview(b"")
     if given.ndim != 1 or given.dtype.kind not in "iu":
         raise BadRequest(f"tokens must be a flat sequence of integers in [0, 2^32); got {given.dtype} {given.shape}")
     low, high = int(given.min()), int(given.max())
     if low < 0 or high >= 1 << 32:
         raise BadRequest(f"token {low if low < 0 else high} lies outside [0, 2^32)")
-    return given.astype("<u4").tobytes()
+    return memoryview(given.astype("<u4").tobytes())
 
 
-def _packed(tokens: list[int]) -> bytes | None:
+def _packed(tokens: list[int]) -> memoryview | None:
     """The same for a list, several times faster than by way of numpy; None for what is better looked at closely."""
     if isinstance(tokens[0], bool):
         return None
@@ -109,4 +109,4 @@ def _packed(tokens: list[int]) -> bytes | None:
         return None
     if sys.byteorder == "big":
         packed.byteswap()
-    return packed.tobytes()
+    return memoryview(packed).cast("B")

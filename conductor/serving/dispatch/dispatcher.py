@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillDone, Tokens
+from mooncask.client.worker_api import DecodeCall, DecodeDone, PrefillDone, Tokens, WorkerKind
 from mooncask.conductor.scheduling.decision import Policies
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry
 from mooncask.conductor.serving.dispatch.building import Builder
@@ -255,7 +255,8 @@ class LiveDispatcher:
             if decode is not None and decode.started is None:
                 lost.set()
 
-        seen = partial(self._prefixes.begun, worker, keys, run.left_seconds)
+        silent = worker.registration.kind is WorkerKind.VLLM
+        seen = partial(self._prefixes.begun, worker, keys, run.left_seconds) if silent else None
         return Prefilling(self._client, worker, prefill_call(run), entry, done, failed, seen)
 
     async def _look_up(self, run: Run) -> tuple[Prompt, list[bytes]]:

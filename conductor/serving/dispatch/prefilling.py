@@ -25,15 +25,16 @@ class Prefilling:
         entry: PrefillEntry,
         on_done: Callable[[PrefillDone], None],
         on_failed: Callable[[Exception], None],
-        seen: Callable[[], Awaitable[bool]],
+        seen: Callable[[], Awaitable[bool]] | None = None,
     ) -> None:
-        """`seen()`: whether the store has seen it begin, which a worker that says nothing meanwhile need not tell."""
+        """`seen()`: whether the store has seen it begin, of a worker that says nothing before the end."""
         self._client, self.worker, self._call, self._entry = client, worker, call, entry
         self._on_done, self._on_failed = on_done, on_failed
         self._started = asyncio.Event()
         self._error: Exception | None = None
-        self._task = asyncio.create_task(self._run())
-        self._watching = asyncio.create_task(self._watch(seen))
+        self._tasks = [asyncio.create_task(self._run())]
+        if seen is not None:
+            self._tasks.append(asyncio.create_task(self._watch(seen)))
 
     async def begun(self) -> None:
         """Returns when its turn has come: who waits for its blocks will get them. Raises what broke it before that."""
@@ -43,9 +44,9 @@ class Prefilling:
 
     async def end(self) -> None:
         """Stops it, if it still runs, and waits until it has stopped."""
-        self._task.cancel()
-        self._watching.cancel()
-        for error in await asyncio.gather(self._task, self._watching, return_exceptions=True):
+        for task in self._tasks:
+            task.cancel()
+        for error in await asyncio.gather(*self._tasks, return_exceptions=True):
             if isinstance(error, Exception):  # none that a worker could cause
                 log.error("request %s: its prefill failed by a fault of this Conductor", self._call.id, exc_info=error)
 

@@ -14,7 +14,7 @@ import msgspec
 
 from mooncask.client import control
 from mooncask.client.coming import ComingAnswer, ComingRequest, ComingState
-from mooncask.client.worker_api import Hashing, Node, WorkerKind
+from mooncask.client.worker_api import Hashing, Node
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.node_tokens import REFUSED, NodeTokens, refusal
 from mooncask.conductor.serving.dispatch.page_client import PageClient, PageUnreadable
@@ -104,11 +104,10 @@ class Prefixes:
         return found
 
     async def begun(self, worker: Worker, keys: Sequence[bytes], seconds: float) -> bool:
-        """Whether a prefill of these keys that was sent to a vLLM server has begun, as soon as its node's daemon has seen its last
-        block announced. vLLM itself tells nothing before the end; False when nothing is to be seen. Other workers tell it themselves.
-        """
+        """Whether a prefill of these keys that was sent to this worker has begun, as soon as its node's daemon has seen its last
+        block announced; False when nothing is to be seen."""
         told, until = worker.registration, time.monotonic() + seconds
-        if told.kind is not WorkerKind.VLLM or told.hashing is None or not told.node.pages or not keys:
+        if told.hashing is None or not told.node.pages or not keys:
             return False
         async with self._looks.setdefault(told.node.pages, asyncio.Semaphore(LOOKS_MAX)):
             return await self._announced(told.node, told.hashing.namespace, keys[-1].hex(), until)

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractStreamWriter
 
 from mooncask.client.worker_api import CONDUCTOR_HEADER, LINE_BYTES_MAX, DecodeCall, PrefillCall, StreamLine
 from mooncask.conductor.serving.dispatch.pools import Worker
@@ -19,12 +20,27 @@ WRITTEN_MAX = 64
 """Prompts whose ids are kept as JSON until their decode is asked: some 700 kB each at most models' longest."""
 
 
+class Body(aiohttp.Payload):
+    """A body in pieces, which are sent one after the other: put together, a long prompt would be copied twice."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        super().__init__(pieces, content_type="application/json")
+        self._size = sum(map(len, pieces))
+
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        return b"".join(self._value).decode(encoding, errors)
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        for piece in self._value:
+            await writer.write(piece)
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """One POST. `silence_seconds`: how long nothing may come; None: as long as the call itself."""
 
     path: str
-    body: bytes
+    body: Body
     headers: dict[str, str]
     silence_seconds: float | None
 
@@ -41,13 +57,13 @@ class WrittenTokens:
     """A prompt's ids as JSON, written once for its prefill and its decode: a millisecond for 131,072 of them."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[list[int], msgspec.Raw]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[list[int], bytes]] = OrderedDict()
 
-    def of(self, call: Call) -> msgspec.Raw:
+    def of(self, call: Call) -> bytes:
         kept = self._kept.pop(call.id, None)
         if kept is not None and kept[0] is call.tokens:
             return kept[1]
-        written = msgspec.Raw(msgspec.json.encode(call.tokens))
+        written = msgspec.json.encode(call.tokens)
         if isinstance(call, PrefillCall):
             self._kept[call.id] = call.tokens, written
             if len(self._kept) > WRITTEN_MAX:
@@ -65,8 +81,10 @@ class MooncaskSpeech:
 
     def asked(self, worker: Worker, call: Call) -> Asked:
         path = "/v1/prefill" if isinstance(call, PrefillCall) else "/v1/decode"
-        body = {**msgspec.structs.asdict(call), "tokens": self._written.of(call)}
-        return Asked(path, msgspec.json.encode(body), self._headers, self._silence_seconds)
+        others = msgspec.structs.asdict(call)
+        del others["id"], others["tokens"]
+        head, tail = b'{"id":' + msgspec.json.encode(call.id) + b',"tokens":', b"," + msgspec.json.encode(others)[1:]
+        return Asked(path, Body(head, self._written.of(call), tail), self._headers, self._silence_seconds)
 
     async def lines(self, worker: Worker, call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[StreamLine]:
         decoder = msgspec.json.Decoder(StreamLine)

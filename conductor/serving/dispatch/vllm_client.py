@@ -32,7 +32,7 @@ from mooncask.client.worker_api import (
     Tokens,
 )
 from mooncask.conductor.serving.dispatch.pools import Worker
-from mooncask.conductor.serving.dispatch.speech import Asked, Call, bounded_lines
+from mooncask.conductor.serving.dispatch.speech import Asked, Body, Call, bounded_lines
 
 PREFILLS_MAX = 4096
 """Remembered until they end, or their decode comes; beyond, the oldest is forgotten: its decode looks its prompt up like any."""
@@ -112,7 +112,7 @@ class VllmSpeech:
         headers = {"Content-Type": "application/json"}
         if key := self._keys.get(worker.name):
             headers["Authorization"] = f"Bearer {key}"
-        return Asked("/v1/completions", msgspec.json.encode(body), headers, silence)
+        return Asked("/v1/completions", Body(msgspec.json.encode(body)), headers, silence)
 
     async def lines(self, worker: Worker, call: Call, response: aiohttp.ClientResponse) -> AsyncIterator[StreamLine]:
         if response.status != 200:
