@@ -9,7 +9,7 @@ the whole threshold, each lower one `reserve` less, so that under rising load th
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -91,8 +91,9 @@ class EarlyRejection:
 class PredictedRejection:
     """Early rejection on the decode pool as it will be when the prefill ends.
 
-    Every request is taken to decode for `decode_seconds`; with 0 for the mean of those that ended lately, or, before any
-    has, for ever.
+    Every request is taken to decode for `decode_seconds`, as in the paper. With 0 the step is that of the fullest batch while this
+    request decodes, and requests last as long as those did that ended lately (before any has, for ever): one that decodes now
+    from now on, for whatever has passed says nothing where ends come as by lot, and one that is coming from when it joins.
     """
 
     slo: Slo
@@ -112,23 +113,30 @@ class PredictedRejection:
         return _recheck(self.recheck, facts, self.slo, self.threshold)
 
     def predicted_tbt(self, facts: LoadFacts) -> float:
-        """Step in seconds at the end of this prefill, all requests spread evenly over the decode nodes."""
+        """Step in seconds from the end of this prefill on, all requests spread evenly over the decode nodes."""
         then = facts.now_seconds + facts.ttft_seconds
-        lasting = self.decode_seconds or facts.decode_seconds or math.inf
-        staying = list(_staying(facts.decoding, then, lasting))
-        staying += _staying(facts.coming, then, lasting)
+        if self.decode_seconds:
+            staying = _decoding_at(then, [*facts.decoding, *facts.coming], self.decode_seconds)
+        else:
+            staying = _beside(facts, then, facts.decode_seconds or math.inf)
         batch = -(-(len(staying) + 1) // facts.decode_nodes)
         context = (sum(staying) + facts.context_tokens) / (len(staying) + 1)
         return self.model.seconds(batch, round(batch * context))
 
 
+def _decoding_at(then: float, requests: Sequence[Decoding], lasting: float) -> list[int]:
+    """Context tokens of those that will be decoding at `then`."""
+    return [r.context_tokens for r in requests if r.start_seconds <= then < r.start_seconds + lasting]
+
+
+def _beside(facts: LoadFacts, then: float, lasting: float) -> list[int]:
+    """Context tokens of those that decode at some time together with one that does from `then` on."""
+    staying = [r.context_tokens for r in facts.decoding if then < facts.now_seconds + lasting]
+    return staying + [r.context_tokens for r in facts.coming if abs(then - r.start_seconds) < lasting]
+
+
 def _recheck(wanted: bool, facts: LoadFacts, slo: Slo, threshold: Threshold) -> Reason | None:
     return _decode_verdict(facts, slo, threshold, Reason.TBT_AFTER_PREFILL) if wanted else None
-
-
-def _staying(requests: Iterable[Decoding], then: float, decode_seconds: float) -> Iterable[int]:
-    """Context tokens of the requests that will be decoding at `then`."""
-    return (r.context_tokens for r in requests if r.start_seconds <= then < r.start_seconds + decode_seconds)
 
 
 ADMISSIONS = ("none", "baseline", "early", "predicted")

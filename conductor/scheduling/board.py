@@ -89,7 +89,8 @@ class DecodeBoard:
         done = self._decoding[node].pop(request)
         self._context_tokens[node] -= done.context_tokens
         seconds, before = now - done.start_seconds, self._decode_seconds
-        self._decode_seconds = seconds if before is None else before + (seconds - before) / DECODE_MEMORY
+        weight = min(self._outputs, DECODE_MEMORY)  # so many have ended, this one included
+        self._decode_seconds = seconds if before is None else before + (seconds - before) / weight
         self._outputs += 1
         self._output_sum += output_tokens
 

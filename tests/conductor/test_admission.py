@@ -64,8 +64,28 @@ def test_prediction_looks_at_who_will_be_decoding_when_the_prefill_ends() -> Non
 def test_prediction_can_take_the_time_that_others_decoded_lately() -> None:
     admission, started = policy("predicted", decode_seconds=0.0), [Decoding(-9.5, 1000)] * 200
     assert admission.at_arrival(facts(decoding=started)) is Reason.TBT
-    assert admission.at_arrival(facts(decoding=started, decode_seconds=10.0)) is None
+    assert admission.at_arrival(facts(decoding=started, decode_seconds=0.9)) is None
     assert admission.at_arrival(facts(decoding=started, decode_seconds=11.0)) is Reason.TBT
+
+
+def test_who_has_lasted_as_long_as_others_did_is_not_taken_to_have_ended() -> None:
+    admission, started = policy("predicted", decode_seconds=0.0), [Decoding(-15.0, 1000)] * 200
+    assert admission.at_arrival(facts(decoding=started, decode_seconds=10.0)) is Reason.TBT
+    assert admission.at_arrival(facts(decoding=started, decode_seconds=0.9)) is None  # the prefill takes 1 s
+    joins_while_it_decodes = [Decoding(5.0, 1000)] * 200
+    assert admission.at_arrival(facts(coming=joins_while_it_decodes, decode_seconds=10.0)) is Reason.TBT
+    assert admission.at_arrival(facts(coming=joins_while_it_decodes, decode_seconds=3.0)) is None
+    given = policy("predicted", decode_seconds=10.0)
+    assert given.at_arrival(facts(decoding=started, decode_seconds=10.0)) is None  # as the paper has it
+
+
+def test_the_first_answers_count_alike_for_how_long_requests_decode() -> None:
+    board = DecodeBoard([10**6])
+    for number, seconds in enumerate((1.0, 5.0, 6.0)):
+        board.promised(0, number, 0.0, 10)
+        board.joined(0, number, 0.0)
+        board.finished(0, number, 100, seconds)
+    assert board.decode_seconds == pytest.approx(4.0)
 
 
 def test_the_board_learns_how_long_requests_decode() -> None:

@@ -12,8 +12,8 @@ from mooncask.conductor.serving.dispatch.pools import Worker
 
 OUTPUT_START = 128.0
 """The mean answer before any has ended; it counts as one."""
-MEMORY = 200
-"""Answers over which means are taken."""
+MEMORY = 20
+"""Answers over which means are taken: few, so that they follow the load."""
 
 
 @dataclass(slots=True)
@@ -49,6 +49,7 @@ class Books:
     """By worker: its prefills against the pool's model, a running mean."""
     _outputs: float = OUTPUT_START
     _decode_seconds: float | None = None
+    _answered: int = 0
 
     @property
     def expected_output(self) -> int:
@@ -61,10 +62,11 @@ class Books:
 
     def answered(self, entry: DecodeEntry, now: float) -> None:
         """An answer has ended: it was this long and took this long."""
-        self._outputs += (entry.output_tokens - self._outputs) / min(MEMORY, 20)
+        self._answered += 1
+        self._outputs += (entry.output_tokens - self._outputs) / min(MEMORY, self._answered + 1)
         seconds = now - (entry.started if entry.started is not None else now)
-        before = self._decode_seconds
-        self._decode_seconds = seconds if before is None else before + (seconds - before) / 20
+        before = self._decode_seconds or 0.0
+        self._decode_seconds = before + (seconds - before) / min(MEMORY, self._answered)
 
     def observe_prefill(self, worker: str, predicted: float, seconds: float) -> None:
         if predicted > 0:

@@ -57,14 +57,15 @@ class PolicyTable:
     def policies(self, service_class: str, model: DecodeModel) -> Policies:
         """With that class's service level. The placement policy is one for all.
 
-        Decode gets a request when its prefill begins, so what was decided on arrival is seldom old by then: only the baseline,
-        which has not looked at decode before, looks at it again.
+        When its prefill has begun decode is looked at once more by those who have not seen who comes: the baseline, and `early`,
+        which lets all in that arrive while the pool is still empty.
         """
         name = self._known(service_class)
         found = self._made.get((name, id(model)))
         if found is None:
             limit = Threshold(self.settings.threshold, len(self._ranks))
-            admission = make_admission(self.settings.admission, self.slo(name), model, 0.0, limit, recheck=False)
+            again = self.settings.admission == "early"
+            admission = make_admission(self.settings.admission, self.slo(name), model, 0.0, limit, recheck=again)
             found = self._made[name, id(model)] = Policies(self._placement, admission, model)
         return found
 

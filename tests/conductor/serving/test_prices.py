@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mooncask.client.worker_api import DecodeCall, DecodeDone, Hashing, Loaded, Node, PrefillDone, Registration, Role
 from mooncask.conductor.scheduling.facts import Slo
-from mooncask.conductor.serving.dispatch.books import Books, PrefillEntry
+from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry, PrefillEntry
 from mooncask.conductor.serving.dispatch.costs import PoolCosts, PromptCosts
 from mooncask.conductor.serving.dispatch.history import Decision, History
 from mooncask.conductor.serving.dispatch.learning import Learning
@@ -179,6 +179,19 @@ def test_at_least_the_last_token_is_computed_by_decode() -> None:
     costs = learning().costs_of("m")
     assert costs.tail_seconds(64, 64) == costs.tail_seconds(64, 48) > 0
     assert costs.prefill_seconds(64, 64) <= costs.prefill_seconds(79, 48) == costs.prefill_seconds(64, 48)
+
+
+def test_how_long_answers_take_is_a_mean_of_all_until_there_are_twenty_and_then_of_the_last() -> None:
+    books = Books()
+    assert books.decode_seconds is None
+    for seconds in (1.0, 5.0, 6.0):
+        books.answered(DecodeEntry("d1", 10, 0.0, started=0.0, output_tokens=8), seconds)
+    assert books.decode_seconds == pytest.approx(4.0)
+    assert books.expected_output < 128
+    for _ in range(100):
+        books.answered(DecodeEntry("d1", 10, 0.0, started=0.0, output_tokens=8), 9.0)
+    assert books.decode_seconds == pytest.approx(9.0, abs=0.1)
+    assert books.expected_output == 8
 
 
 # --- placing ---
