@@ -82,6 +82,8 @@ class Placer:
         if isinstance(decided, Rejection):
             decided = self._admitted_anyway(decided, arrival, facts, policies, prices, admit)
         choice = decided.prefill
+        if inline:  # whoever decodes it computes it
+            choice = local_choice(prompt.tokens, decided.decode, facts.prefills[decided.decode], prices)
         decode = decodes[decided.decode]
         worker = None if inline else prefills[choice.node]
         told = facts.prefills[choice.node]
