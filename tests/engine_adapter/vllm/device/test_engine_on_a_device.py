@@ -38,7 +38,7 @@ def device() -> Iterator[LateDevice]:
 
 
 def engine_on(device: LateDevice, daemon: DaemonProcess, **settings: Any) -> SmallEngine:
-    block_bytes = 3 * 2 * BLOCK_TOKENS * 8 * 4
+    block_bytes = 4 * 2 * BLOCK_TOKENS * 8 * 4  # of the largest of these engines
     return SmallEngine(daemon.socket_path, copies=StagedCopies(device, block_bytes, PINNED_BYTES), **settings)
 
 
@@ -182,6 +182,27 @@ def test_a_save_that_the_device_fails_is_no_block_of_the_store(
         two = request(2)
         store(engine, device, two, [4, 5, 6], value=1.0)
         assert engine.matched(again(two)) == 2 * BLOCK_TOKENS, "the next one is saved"
+
+
+def test_what_a_window_leaves_behind_and_the_device_fails_to_copy_aside_is_not_saved_and_nothing_else_happens(
+    daemon: DaemonProcess, device: LateDevice
+) -> None:
+    one, table = request(5), [[1, 2, 3, 4, 5, 6], [11, 12, 13, 14, 15, 16]]
+    with engine_on(device, daemon, windows=(0, 2 * BLOCK_TOKENS), deadline_ms=20_000) as engine:
+        engine.scheduler.arrived(one)
+        engine.matched(one)
+        engine.scheduler.allocated(one, table, 0)
+        daemon.freeze()  # nothing is saved before the window goes on
+        try:
+            engine.compute_table(one, table, 5 * BLOCK_TOKENS)
+            device.fail("wait for an event")
+            engine.step()
+        finally:
+            daemon.thaw()
+        engine.settle()
+        assert engine.counters.totals["dropped_blocks"] == 5 and engine.counters.totals["saved_blocks"] == 0
+        assert engine.workers[0].connection.faults["DeviceFault"] == 1
+        assert engine.workers[0]._capture_room.take(engine.workers[0]._settings.capture_bytes), "its room is free again"
 
 
 def test_an_engine_into_whose_memory_copies_may_still_be_under_way_ends_by_name(
