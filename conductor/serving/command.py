@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import uvloop
 from msgspec.structs import replace
 
 from mooncask.errors import BadArgument
@@ -25,6 +24,8 @@ def conductor(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error; on stderr.")] = "info",
 ) -> None:
     """Serve models through prefill and decode workers: an OpenAI-compatible door, cache-aware placement, early rejection."""
+    import uvloop
+
     from mooncask.conductor.serving.config import load_config
     from mooncask.conductor.serving.main import run
 
