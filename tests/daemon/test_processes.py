@@ -300,11 +300,8 @@ async def test_what_came_last_comes_with_the_last_reply_and_is_leased_as_any_oth
         await writer.put(namespace, {key(2): payload(2)})
         last = await reader.reply(number, wire.Acquired)
         assert (last.index, last.missed, last.more) == ([2], [], False) and all(last.leases)
-        replies = [first, second, last]
-        leases, generations = (
-            [n for reply in replies for n in getattr(reply, name)] for name in ("leases", "generations")
-        )
-        assert (await reader.ask(wire.Done, wire.Release, leases, generations)).count == 3
+        held = [(reply.leases[0], reply.generations[0]) for reply in (first, second, last)]
+        assert (await reader.ask(wire.Done, wire.Release, *map(list, zip(*held, strict=True)))).count == 3
         await writer.close()
         await reader.close()
 
