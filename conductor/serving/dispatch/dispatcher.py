@@ -243,7 +243,7 @@ class LiveDispatcher:
         def done(line: PrefillDone) -> None:
             self.books.prefills.pop(job.id, None)
             run.prefilled = True
-            self.pausing.done(job.id, line.seconds)
+            self.pausing.done(job.id, line.seconds, line.computed_tokens)
             self._learning.prefilled(worker, line)
 
         def failed(error: Exception) -> None:

@@ -21,8 +21,8 @@ from mooncask.conductor.serving.dispatch.pools import Pools, Worker
 log = logging.getLogger(__name__)
 
 SLOWDOWN_MAX = 8.0
-SHARE_MIN = 0.1
-"""Of what is predicted, a prefill alone is never taken to be shorter."""
+RATIO_MIN, RATIO_MAX = 0.1, 20.0
+"""Against what a warm-up promised, a prefill is never taken to be faster or slower."""
 UNSEEN_SECONDS_MAX = 1.0
 """Between two looks at a node; of a longer gap nobody knows what was in it."""
 LEVEL_SECONDS_MIN = 0.01
@@ -33,19 +33,23 @@ Tell = Callable[[Worker, float], Awaitable[float]]
 
 
 class Slowdown:
-    """What a prefill takes against its prediction, by the share of its time in which decode ran beside it."""
+    """What a prefill takes against the worker's pace in its warm-up, by the share of its time in which decode ran beside it.
+
+    Not against what is predicted: that learns of both together, and where decode always runs it would teach that nothing is
+    slowed down.
+    """
 
     def __init__(self, start: float) -> None:
         self._squares = RecursiveLeastSquares([1.0, start - 1.0], confidence=2.0)
 
-    def observe(self, seconds: float, predicted: float, busy_share: float) -> None:
-        if predicted > 0:
-            self._squares.observe((1.0, busy_share), min(20.0, seconds / predicted))
+    def observe(self, seconds: float, warm_seconds: float, busy_share: float) -> None:
+        if warm_seconds > 0:
+            self._squares.observe((1.0, busy_share), min(RATIO_MAX, seconds / warm_seconds))
 
     @property
     def alone(self) -> float:
-        """Of the predicted seconds, what it takes without a neighbour."""
-        return min(1.0, max(SHARE_MIN, self._squares.weights[0]))
+        """What it takes without a neighbour, against the warm-up."""
+        return min(RATIO_MAX, max(RATIO_MIN, self._squares.weights[0]))
 
     @property
     def factor(self) -> float:
@@ -66,6 +70,11 @@ class _Beside:
     @property
     def node(self) -> str:
         return self.worker.registration.node.name
+
+    def warm_seconds(self, tokens: int) -> float:
+        """Of so many tokens at the pace of the warm-up; 0.0 for a worker that had none."""
+        pace = self.worker.registration.prefill_tokens_per_second
+        return tokens / pace if pace else 0.0
 
 
 @dataclass(slots=True)
@@ -113,12 +122,14 @@ class Pausing:
         if self.on and worker.registration.node.name:
             self._prefills[request] = _Beside(worker, entry, late_at, decision)
 
-    def done(self, request: str, seconds: float) -> None:
-        """Its prefill was whole after so long."""
+    def done(self, request: str, seconds: float, tokens: int) -> None:
+        """Its prefill was whole after so long, of which so many tokens were computed."""
         beside = self._prefills.get(request)
         if beside is not None:
             self._tick(beside.node, self.clock())
-            self.slowdown.observe(seconds, beside.entry.seconds, min(1.0, beside.busy_seconds / max(seconds, 1e-9)))
+            self.slowdown.observe(
+                seconds, beside.warm_seconds(tokens), min(1.0, beside.busy_seconds / max(seconds, 1e-9))
+            )
         self.ended(request)
 
     def ended(self, request: str) -> None:
@@ -180,8 +191,10 @@ class Pausing:
         return found
 
     def _left(self, beside: _Beside, now: float) -> float:
-        """Seconds of work that it would take alone."""
-        whole = beside.entry.seconds * self.slowdown.alone
+        """Seconds of work that it would take alone: not more than is predicted, for that is of both."""
+        whole = beside.entry.seconds
+        if warm := beside.warm_seconds(beside.entry.tokens):
+            whole = min(whole, warm * self.slowdown.alone)
         if beside.entry.started is None:
             return whole
         passed = now - beside.entry.started

@@ -54,7 +54,7 @@ class Node1:
     def register(self, name: str, role: Role, node: str, kind: WorkerKind = WorkerKind.MOONCASK) -> None:
         told = Registration(
             name=name, incarnation="1", address="", role=role, kind=kind, model="m", family={}, node=Node(name=node),
-            positions_max=9999, slots=4, gone_seconds=1e9,
+            positions_max=9999, slots=4, gone_seconds=1e9, prefill_tokens_per_second=100.0,
         )  # fmt: skip
         self.pools.register(told, self.now)
 
@@ -63,7 +63,8 @@ class Node1:
 
     def prefill(self, request: str, work: float, left: float, started: bool = True) -> Decision:
         """A prefill on p with so much work, late in `left` seconds."""
-        entry = self.books.prefills[request] = PrefillEntry("p", 100, work, self.now if started else None)
+        tokens = round(100 * work)
+        entry = self.books.prefills[request] = PrefillEntry("p", tokens, work, self.now if started else None)
         decision = Decision(id=request, at=0.0, model="m", tenant="", service_class="", prompt_tokens=100, max_tokens=1)
         self.pausing.placed(request, self.worker("p"), entry, self.now + left, decision)
         return decision
@@ -88,7 +89,7 @@ async def test_decode_stands_still_for_a_prefill_that_would_be_late_and_goes_on_
     decision = node.prefill("b", work=0.6, left=1.0)
     assert await node.passes() == [("d", 0.2)]
     assert await node.passes(0.1) == []  # it still does
-    node.pausing.done("b", 0.1)
+    node.pausing.done("b", 0.1, 60)
     assert await node.passes() == [("d", 0.0)]
     assert decision.paused_seconds == node.pausing.paused_seconds == pytest.approx(0.1)
     assert node.pausing.pauses == 1
@@ -162,7 +163,7 @@ async def test_where_nothing_is_switched_on_nobody_is_told_or_learned_of() -> No
     node.answer("a")
     node.prefill("b", work=0.6, left=1.0)
     assert await node.passes() == []
-    node.pausing.done("b", 5.0)
+    node.pausing.done("b", 5.0, 60)
     assert node.pausing.slowdown.factor == 2.0
     assert Config().policy.pause_decode == "never"
 
@@ -181,7 +182,7 @@ async def test_nothing_is_kept_of_what_has_ended() -> None:
     for number in range(5):
         node.prefill(f"r{number}", work=0.6, left=1.0)
         await node.passes(0.01)
-        node.pausing.done(f"r{number}", 0.3) if number % 2 else node.pausing.ended(f"r{number}")
+        node.pausing.done(f"r{number}", 0.3, 60) if number % 2 else node.pausing.ended(f"r{number}")
     await node.passes()
     pausing = node.pausing
     assert not pausing._prefills
@@ -198,13 +199,28 @@ async def test_how_much_slower_prefills_are_beside_decode_is_learned_from_the_ti
             node.answer("a", tokens=0)
         else:
             node.books.decodes.clear()
-        seconds = 1.5 if number % 2 else 0.5  # predicted is 1.0: the mean of both
+        seconds = 1.5 if number % 2 else 0.5  # predicted is 1.0: the mean of both, and so was the warm-up
         node.prefill(f"r{number}", work=1.0, left=99.0)
         for _ in range(int(seconds * 10)):
             await node.passes(0.1)
-        node.pausing.done(f"r{number}", seconds)
+        node.pausing.done(f"r{number}", seconds, 100)
     assert node.pausing.slowdown.factor == pytest.approx(3.0, rel=0.1)
     assert node.pausing.slowdown.alone == pytest.approx(0.5, rel=0.1)
+
+
+async def test_where_decode_always_runs_what_is_predicted_does_not_pass_for_what_it_takes_alone() -> None:
+    node = Node1(PauseSettings("slo", slowdown=2.0))
+    predicted = 1.0
+    for number in range(40):
+        node.answer("a", tokens=0)
+        node.prefill(f"r{number}", work=1.0, left=99.0)
+        node.books.prefills[f"r{number}"].seconds = predicted
+        for _ in range(20):
+            await node.passes(0.1)
+        node.pausing.done(f"r{number}", 2.0, 100)
+        predicted += (2.0 - predicted) / 10  # the model learns what they take beside decode
+    assert node.pausing.slowdown.factor == pytest.approx(2.0, rel=0.1)
+    assert node.pausing.slowdown.alone == pytest.approx(1.0, rel=0.1)
 
 
 def test_a_slowdown_is_at_least_one_and_bounded_whatever_is_told() -> None:
@@ -213,7 +229,7 @@ def test_a_slowdown_is_at_least_one_and_bounded_whatever_is_told() -> None:
         for _ in range(50):
             slowdown.observe(seconds, 1.0, busy)
         assert 1.0 <= slowdown.factor <= 8.0
-        assert 0.1 <= slowdown.alone <= 1.0
+        assert 0.1 <= slowdown.alone <= 20.0
 
 
 # --- over HTTP ---
