@@ -16,6 +16,7 @@ import pytest
 from network_places import Place
 
 SECONDS = 10.0
+START_SECONDS_MAX = 60.0
 SLOTS = 16384
 BOUNDS = (0, 5461, 10923, SLOTS)
 
@@ -69,7 +70,7 @@ class DirectoryServer:
             self.process = subprocess.Popen(
                 [*prefix, self._program, *arguments, "--dir", str(self._folder), *self._options], stdout=log, stderr=log
             )
-        deadline = time.monotonic() + SECONDS
+        deadline = time.monotonic() + START_SECONDS_MAX
         while self.command("PING") != b"+PONG":
             ended = self.process.poll() if self.process is not None else None
             assert time.monotonic() < deadline and ended is None, f"the directory's server did not come up ({ended})"
