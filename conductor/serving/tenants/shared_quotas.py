@@ -294,7 +294,7 @@ class SharedQuotas:
                     record = await self._state.get(TABLE, account.tenant)
                 account.read(record, asyncio.get_running_loop().time())
             except (StateUnavailable, TimeoutError, msgspec.DecodeError) as exc:
-                log.warning("what tenant %s has used can't be read: %s", account.tenant, exc)
+                log.warning("what tenant %s has used can't be read: %r", account.tenant, exc)
 
     async def _read_all(self) -> None:
         """Raises StateUnavailable."""
