@@ -69,7 +69,7 @@ class _MarkedEngine(Engine):
         return super().cache(buffer, filled_tokens, marked)
 
     def passed(self) -> None:
-        self.marks.append(time.perf_counter())
+        self.marks.append(time.thread_time())
         self.clock.passed()
 
 
@@ -123,9 +123,11 @@ class _Bench:
                 case.over_seconds = self._serial(tokens, rate) - alone[-1]
 
     def _alone(self, tokens: int) -> list[float]:
-        """When a prefill that stores nothing has passed each layer of each chunk, and its end."""
+        """When a prefill that stores nothing has passed each layer of each chunk, and its end: in its thread's own seconds, as on
+        a core that nobody else wants. A moment in which another process had the core would be one without KV."""
         self._link.storing = False
-        started = self._begin(Progress())
+        started = time.thread_time()
+        self._begin(Progress())
         PrefillWorker(self._engine).run(self._request(tokens))
         self._engine.passed()
         return [mark - started for mark in self._engine.marks]
@@ -135,16 +137,16 @@ class _Bench:
         self._link.storing = True
         clock = Progress(alone)
         self._link.lane.pace(rate, clock)
-        started = self._begin(clock)
+        self._begin(clock)
+        started = time.perf_counter()
         PrefillWorker(self._engine).run(self._request(tokens))
         self._engine.passed()
         session = self._latest()
         session.finish()
         return time.perf_counter() - started, session
 
-    def _begin(self, clock: Progress) -> float:
+    def _begin(self, clock: Progress) -> None:
         self._engine.clock, self._engine.marks = clock, []
-        return time.perf_counter()
 
     def _serial(self, tokens: int, rate: float) -> float:
         """Seconds for the last prompt's KV, which is in the engine's buffer, through the tier: under other keys, all at once."""
