@@ -30,7 +30,7 @@ help:
 	@echo "make test-rdma   RDMA for real, under an emulated kernel that has it; as root, 1 to 3 minutes"
 	@echo "make check       format, lint, types, layout"
 	@echo "make torture     crash tests with N=$(N) random kills, and a cluster under random faults for $(FAULT_SECONDS) s"
-	@echo "                 and the Conductor's processes killed under load for $(TORTURE_SECONDS) s"
+	@echo "                 and two Conductors with workers, daemons, directory and state killed under load for $(TORTURE_SECONDS) s"
 	@echo "make bench       measure the store beside its limits (build/bench.json, .md)"
 	@echo "make gpu-check   HBM tier, copies and pipeline on a machine with a CUDA GPU (build/gpu-check.json)"
 	@echo "make papers      the papers' figures from the public traces (docs/papers)"
