@@ -25,7 +25,7 @@ PAUSES = (0.0, 0.01, 0.02, 0.04)
 SILENCE_SECONDS = 0.25
 
 
-async def until(condition: Callable[[], object], what: str, seconds: float = 10.0) -> None:
+async def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what

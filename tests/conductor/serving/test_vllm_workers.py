@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from control_pages import open_kv, running_pages
 from scripted_answers import right_answer
 from scripted_vllm import BLOCK_TOKENS, FAMILY, FINGERPRINT, HASHING, SALT, ScriptedVllm
+from scripted_world import until
 
 from mooncask.client import wire
 from mooncask.client.hashing import chain, root
@@ -20,7 +21,6 @@ from mooncask.client.worker_api import Hashing, Node, Role, Sampling, TokenLogpr
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.serving.config import Config, load_config
 from mooncask.conductor.serving.dispatch.dispatcher import Limits, LiveDispatcher
-from mooncask.conductor.serving.dispatch.engine_caches import EngineCache
 from mooncask.conductor.serving.dispatch.engine_events import EngineEvents
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools
@@ -29,19 +29,12 @@ from mooncask.conductor.serving.dispatch.vllm_client import VllmSpeech
 from mooncask.conductor.serving.dispatch.vllm_members import VllmMember, VllmSettings
 from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
-from mooncask.conductor.serving.kv_events.events import Cleared, Removed, Stored
+from mooncask.conductor.serving.kv_events.events import Stored
 from mooncask.errors import AnswerBroken, BadRequest, ConfigError, NoWorkers
 
 KEY = "vllm-key"
 PAUSES = (0.0, 0.01, 0.02, 0.04)
 TOLD = msgspec.convert(HASHING, Hashing)
-
-
-async def until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.01)
 
 
 @dataclass
@@ -309,97 +302,6 @@ def test_a_worker_of_the_configuration_is_refused_by_the_key_that_is_wrong(tmp_p
         load("http://h:1", "both")
 
 
-# --- what engines hold themselves ------------------------------------------------------------------------------------
-
-TOKENS = [3 + i * 7 % 200 for i in range(10)]
-KEYS = chain(root(FINGERPRINT, SALT), TOKENS, BLOCK_TOKENS)
-
-
-def stored(hashes: list[int], parent: int | None, tokens: list[int], **more: Any) -> Stored:
-    return Stored(
-        **{"lora": "", "medium": "GPU", "block_tokens": BLOCK_TOKENS, **more},
-        hashes=hashes,
-        parent=parent,
-        tokens=tokens,
-    )
-
-
-def test_blocks_told_by_an_engine_are_found_by_our_keys_until_they_are_removed() -> None:
-    cache = EngineCache(TOLD)
-    cache.apply(stored([71], None, TOKENS[:4]))
-    cache.apply(stored([72], 71, TOKENS[4:8], extra=[None]))
-    assert cache.prefix(KEYS) == 2
-    cache.apply(Removed([72], "CPU"))
-    assert cache.prefix(KEYS) == 2
-    cache.apply(Removed([72], "GPU"))
-    assert cache.prefix(KEYS) == 1
-    cache.apply(Cleared())
-    assert cache.prefix(KEYS) == 0 and len(cache) == 0
-
-
-def test_blocks_of_a_salted_prompt_are_found_under_its_salt_only() -> None:
-    cache = EngineCache(TOLD)
-    cache.apply(stored([71, 72], None, TOKENS[:8], extra=[["s"], None]))
-    assert cache.prefix(KEYS) == 0
-    assert cache.prefix(chain(root(FINGERPRINT, SALT + b"s"), TOKENS, BLOCK_TOKENS)) == 2
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        stored([71], 5, TOKENS[:4]),
-        stored([71], None, TOKENS[:3]),
-        stored([71], None, TOKENS[:4], lora="a"),
-        stored([71], None, TOKENS[:4], extra=[[["image", 3]]]),
-        stored([71], None, TOKENS[:4], group=1),
-        stored([71], None, TOKENS[:8], block_tokens=8),
-        stored([71], None, TOKENS[:4], medium="CPU"),
-    ],
-)
-def test_what_can_not_be_told_in_our_keys_is_passed_over(event: Stored) -> None:
-    cache = EngineCache(TOLD)
-    cache.apply(event)
-    assert len(cache) == 0
-
-
-def test_the_oldest_blocks_are_forgotten_beyond_the_bound() -> None:
-    cache = EngineCache(TOLD, blocks_max=2)
-    for number in range(5):
-        cache.apply(stored([number], None, [number] * 4))
-    assert len(cache) == 2
-    assert cache.prefix(chain(root(FINGERPRINT, SALT), [4] * 4, BLOCK_TOKENS)) == 1
-
-
-async def test_events_are_followed_and_a_lost_batch_empties_what_was_known() -> None:
-    zmq = pytest.importorskip("zmq", reason="pyzmq is not installed: pip install mooncask[events]")
-    engines = EngineEvents()
-    engines.described("p0", TOLD)
-    with zmq.Context() as context, context.socket(zmq.PUB) as socket:
-        socket.setsockopt(zmq.LINGER, 0)
-        port = socket.bind_to_random_port("tcp://127.0.0.1")
-
-        def publish(number: int, *events: object) -> None:
-            batch = msgspec.msgpack.encode([1.5, events, 0])
-            socket.send_multipart([b"kv", number.to_bytes(8, "big"), batch])
-
-        async with engines.following("p0", f"tcp://127.0.0.1:{port}"):
-            number = -1
-            told = {"type": "BlockStored", "block_hashes": [71], "parent_block_hash": None, "token_ids": TOKENS[:4]}
-            told |= {"block_size": BLOCK_TOKENS, "medium": "GPU"}
-
-            def heard() -> bool:
-                nonlocal number
-                number += 1  # again until the subscription has reached the publisher
-                publish(number, {"type": "SomethingNew", "x": 1}, told)
-                return bool(engines.prefixes(KEYS))
-
-            await until(heard, "no event was heard")
-            assert engines.prefixes(KEYS) == {"p0": 1}
-            publish(number + 5, {"type": "AllBlocksCleared"})
-            await until(lambda: engines.lost, "a gap was not seen")
-            assert engines.prefixes(KEYS) == {}
-
-
 async def test_a_prompt_goes_where_the_engine_has_its_beginning() -> None:
     second = ScriptedVllm("p1", KEY)
     async with world() as there, second.serving():
@@ -411,7 +313,8 @@ async def test_a_prompt_goes_where_the_engine_has_its_beginning() -> None:
         for name in ("p1", "p0"):
             there.engines.caches["p0"].clear()
             there.engines.caches["p1"].clear()
-            there.engines.caches[name].apply(stored([71, 72], None, TOKENS[:8]))
+            blocks = Stored([71, 72], None, job().tokens[:8], BLOCK_TOKENS, lora="", medium="GPU")
+            there.engines.caches[name].apply(blocks)
             events = await run(there, job())
             assert isinstance(events[0], Begun) and events[0].prefill_worker == name
         task.cancel()
