@@ -37,7 +37,7 @@ class Window:
 
     def wait_seconds(self, tokens: int, now: float) -> float | None:
         """0: they fit now; else in how long they will. None: never, they are more than the limit."""
-        self._leave(now)
+        self._look(now)
         over = self.used + tokens - self.limit
         if over <= 0 or not self.limit:
             return 0.0
@@ -52,13 +52,16 @@ class Window:
 
     def room(self, now: float) -> int:
         """Tokens that fit now."""
-        self._leave(now)
+        self._look(now)
         return max(0, self.limit - self.used) if self.limit else 1 << 62
 
     def book(self, tokens: int, now: float) -> None:
         self._leave(now)
         slot = self._slot(now)
+        late = slot not in self._slots and bool(self._slots) and slot < next(reversed(self._slots))
         self._slots[slot] = self._slots.get(slot, 0) + tokens
+        if late:  # they leave in their order
+            self._slots = OrderedDict(sorted(self._slots.items()))
         self.used += tokens
 
     def give_back(self, tokens: int, booked_at: float) -> None:
@@ -81,6 +84,17 @@ class Window:
         oldest = self._slot(now) - SLOTS
         while self._slots and (first := next(iter(self._slots))) < oldest:
             self.used -= self._slots.pop(first)
+
+    def _look(self, now: float) -> None:
+        """At what counts now. More than a window ahead of now nothing can be booked: a clock was wrong. It counts as booked
+        now, or it would be held until that time has come."""
+        self._leave(now)
+        this, ahead = self._slot(now), 0
+        while self._slots and (last := next(reversed(self._slots))) > this + SLOTS:
+            ahead += self._slots.pop(last)
+        if ahead:
+            self.used -= ahead
+            self.book(ahead, now)
 
 
 @dataclass(frozen=True, slots=True)

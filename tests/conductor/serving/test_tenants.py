@@ -206,6 +206,25 @@ def test_no_minute_ever_holds_more_than_the_limit_and_a_wait_is_long_enough(
         assert len(window._slots) <= SLOTS + 2
 
 
+def test_what_was_booked_by_a_clock_that_was_ahead_is_held_for_one_window_and_no_longer() -> None:
+    window, now = Window(MINUTE, 100), 1000.0
+    window.book(40, now)
+    window.book(30, now + 3600)  # the clock is put right after this, an hour back
+    window.book(20, now + 1)
+    assert window.used == 50  # what was booked before has left in the hour that was none
+    assert window.wait_seconds(60, now + 1) == pytest.approx(MINUTE + 1, abs=1)
+    assert window.wait_seconds(60, now + 1 + MINUTE + 1) == 0
+    assert (window.used, window.slots) == (0, {})
+
+
+def test_what_is_written_down_late_moves_nothing_that_was_booked_since() -> None:
+    window, now = Window(MINUTE, 100), 1000.0
+    window.book(40, now + 2 * MINUTE)
+    window.book(30, now)
+    assert window.wait_seconds(61, now + 2 * MINUTE) == pytest.approx(MINUTE, abs=1)
+    assert window.used == 40
+
+
 def test_what_is_given_back_late_or_twice_changes_nothing_more(config: Config) -> None:
     window = Window(MINUTE, 100)
     window.book(50, 1000.0)
