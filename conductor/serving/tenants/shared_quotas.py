@@ -15,7 +15,7 @@ import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -36,6 +36,8 @@ STATE_SECONDS = 1.0
 """A request waits no longer for the state."""
 AGAIN_SECONDS = 1.0
 """After a failure; until then nobody waits."""
+DOUBT_SECONDS = 15.0
+"""A change whose answer did not come may still be made so much later: a file that somebody else locks, a server that is busy."""
 TICK_SECONDS = 0.5
 TRIES_MAX = 50
 """Of a change that others are faster with."""
@@ -43,10 +45,11 @@ TRIES_MAX = 50
 
 @dataclass(frozen=True, slots=True)
 class _Doubt:
-    """A change that was sent: what it makes of a record of `version`. Whether it was made is not known before it is answered."""
+    """A change that was sent: what it makes of the record. Whether it was made is not known before it is answered."""
 
     value: bytes
-    version: int
+    sent_at: float
+    """On the loop's clock."""
     written: Mapping[int, int]
     tokens: int
     """Of the request that waits for it; in doubt that has counted them elsewhere, or is gone."""
@@ -71,13 +74,14 @@ class _Account:
     changes: Counter[int] = field(default_factory=Counter)
     """Not written yet: tokens by the second in which they were booked; less than 0: to be given back."""
     waiting_tokens: int = 0
-    doubt: _Doubt | None = None
+    doubts: list[_Doubt] = field(default_factory=list)
+    """Of the record's `version`, so one of them can be made at most; oldest first."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def settled(self) -> bool:
         """Nothing is left to be written."""
-        return not self.changes and not self.left and self.doubt is None
+        return not self.changes and not self.left and not self.doubts
 
     def take(self, tokens: int, now: float) -> bool:
         """From the lease, if that has so much."""
@@ -113,19 +117,23 @@ class _Account:
         """What stands in the state. Raises msgspec.DecodeError."""
         value, version = (record.value, record.version) if record is not None else (b"", 0)
         Windows(self.limits, value)
-        doubt, self.doubt = self.doubt, None
-        if doubt is not None and value == doubt.value:
-            self.written(doubt, version, at)
-            self.left += doubt.tokens
-            return
-        if doubt is not None and version != doubt.version:  # somebody else has written since: it counts as used
-            self._drop({second: tokens for second, tokens in doubt.written.items() if tokens < 0})
+        doubts = self.doubts
+        if version == self.version:
+            self.doubts = [doubt for doubt in doubts if at - doubt.sent_at < DOUBT_SECONDS]
+        else:
+            self.doubts = []
+            made = next((doubt for doubt in doubts if doubt.value == value), None)
+            if made is not None:
+                self.written(made, version, at)
+                self.left += made.tokens
+                return
+            self._drop(_given_back(doubts))  # somebody else has written, maybe on top of one of them: it counts as used
         self.value, self.version, self.seen_at = value, version, at
         self.windows = self.with_changes(self.changes)
 
     def written(self, change: _Doubt, version: int, at: float) -> None:
-        """The change was made."""
-        self.doubt, self.value, self.version, self.seen_at = None, change.value, version, at
+        """The change was made; what was in doubt beside it was not, and can't be any more."""
+        self.doubts, self.value, self.version, self.seen_at = [], change.value, version, at
         self._drop(change.written)
         self.windows = self.with_changes(self.changes)
         self.left, self.leased_at = self.left + change.ahead, change.at
@@ -144,6 +152,15 @@ class _Account:
                 del self.changes[second]
 
 
+def _given_back(doubts: Sequence[_Doubt]) -> dict[int, int]:
+    """The most that any of them gave back, by second, less than 0."""
+    least: Counter[int] = Counter()
+    for doubt in doubts:
+        for second, tokens in doubt.written.items():
+            least[second] = min(least[second], tokens)
+    return dict(least)
+
+
 class SharedQuotas:
     """Of all tenants that have limits. Belongs to one event loop."""
 
@@ -153,6 +170,8 @@ class SharedQuotas:
         self._touched: set[str] = set()
         """Who may have a lease, or changes that are not written yet."""
         self._down_until = float("-inf")
+        self._said = ""
+        """The last failure, until the state has answered again."""
 
     async def admit(self, tenant: str, tokens: int, now: float) -> None:
         """Books them in every window, or in none. `now`: seconds since 1970. Raises TokenQuotaExceeded."""
@@ -223,7 +242,7 @@ class SharedQuotas:
     async def _try(self, account: _Account, tokens: int, now: float) -> tuple[bool, Refusal | None]:
         """One try: whether it is done, and why it was refused. `tokens` 0: only writes."""
         loop = asyncio.get_running_loop()
-        if account.doubt is not None or account.seen_at == float("-inf"):
+        if account.doubts or account.seen_at == float("-inf"):
             account.read(await self._state.get(TABLE, account.tenant), loop.time())
         account.end_lease()
         written = dict(account.changes)
@@ -239,12 +258,14 @@ class SharedQuotas:
         ahead = self._ahead(account, tokens, windows.room(now) - tokens) if tokens else 0
         if tokens:
             windows.change(tokens + ahead, now)
-        change = account.doubt = _Doubt(windows.encoded(), account.version, written, tokens, ahead, now)
-        version = await self._state.put(TABLE, account.tenant, change.value, change.version)
+        change = _Doubt(windows.encoded(), loop.time(), written, tokens, ahead, now)
+        account.doubts.append(change)
+        version = await self._state.put(TABLE, account.tenant, change.value, account.version)
         if version:
             account.written(change, version, loop.time())
             return True, None
-        account.doubt, account.seen_at = None, float("-inf")
+        account.doubts.pop()
+        account.seen_at = float("-inf")
         return False, None
 
     def _ahead(self, account: _Account, tokens: int, room: int) -> int:
@@ -256,7 +277,9 @@ class SharedQuotas:
         return asyncio.get_running_loop().time() < self._down_until
 
     def _failed(self, error: StateUnavailable) -> None:
-        log.warning("quotas are counted here alone for now: %s", error.message)
+        if error.message != self._said:
+            log.warning("quotas are counted here alone for now: %s", error.message)
+        self._said = error.message
         self._down_until = asyncio.get_running_loop().time() + AGAIN_SECONDS
 
     # --- beside the requests ---
@@ -267,7 +290,7 @@ class SharedQuotas:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             for account in [self._accounts[tenant] for tenant in self._touched]:
-                if account.changes or account.doubt or abs(time.time() - account.leased_at) >= LEASE_SECONDS:
+                if account.changes or account.doubts or abs(time.time() - account.leased_at) >= LEASE_SECONDS:
                     await self._settle(account)
                 if account.settled:
                     self._touched.discard(account.tenant)
@@ -293,12 +316,18 @@ class SharedQuotas:
                 async with asyncio.timeout(STATE_SECONDS):
                     record = await self._state.get(TABLE, account.tenant)
                 account.read(record, asyncio.get_running_loop().time())
-            except (StateUnavailable, TimeoutError, msgspec.DecodeError) as exc:
-                log.warning("what tenant %s has used can't be read: %r", account.tenant, exc)
+                self._said = ""
+            except TimeoutError:
+                self._failed(StateUnavailable(TABLE, f"no answer within {STATE_SECONDS} s"))
+            except StateUnavailable as exc:
+                self._failed(exc)
+            except msgspec.DecodeError as exc:
+                log.warning("what tenant %s has used can't be read: %s", account.tenant, exc)
 
     async def _read_all(self) -> None:
-        """Raises StateUnavailable."""
+        """Raises StateUnavailable. A record that can't be read stops nobody from starting: it is said when it is asked for."""
         now = asyncio.get_running_loop().time()
         for record in await self._state.records(TABLE):
             if (account := self._accounts.get(record.key)) is not None:
-                account.read(record, now)
+                with contextlib.suppress(msgspec.DecodeError):
+                    account.read(record, now)

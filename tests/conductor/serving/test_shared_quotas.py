@@ -189,6 +189,53 @@ async def test_of_a_change_in_doubt_over_which_others_have_written_the_larger_co
         assert 550 <= used <= 1000
 
 
+@dataclass
+class Late(Unsteady):
+    """Its next put gets no answer, and is carried out behind the next question: as from a file that was locked meanwhile."""
+
+    late: bool = False
+    under_way: tuple[str, str, bytes, int] | None = None
+
+    async def get(self, table: str, key: str) -> Record | None:
+        told = await super().get(table, key)
+        if self.under_way is not None:
+            call, self.under_way = self.under_way, None
+            assert await super().put(*call)
+        return told
+
+    async def put(self, table: str, key: str, value: bytes, version: int) -> int:
+        if self.late:
+            self.late, self.under_way = False, (table, key, value, version)
+            raise StateUnavailable("here", "no answer in time")
+        return await super().put(table, key, value, version)
+
+
+async def test_a_change_that_is_made_after_its_record_was_read_again_is_made_once() -> None:
+    async with memory() as state:
+        late = Late(state)
+        quotas = SharedQuotas(LIMITS, late)
+        async with quotas.kept():
+            assert await admitted(quotas, 600)
+            quotas.give_back("acme", 200, NOW)
+            late.late = True
+            assert await admitted(quotas, 100)
+        other = SharedQuotas(LIMITS, state)
+        async with other.kept():
+            assert other.used(NOW)["acme"]["tokens a minute"][0] == 500
+
+
+async def test_a_record_that_can_not_be_read_keeps_nobody_from_starting_and_each_counts_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with memory() as state:
+        assert await state.put("quotas", "acme", b"\xc1", 0)
+        quotas = SharedQuotas(LIMITS, state)
+        async with quotas.kept():
+            assert await admitted(quotas, 600)
+            assert not await admitted(quotas, 600)
+        assert "the record of acme can't be read" in caplog.text
+
+
 async def test_who_goes_away_while_the_state_is_asked_takes_nothing_along() -> None:
     async with memory() as state:
         quotas = SharedQuotas(LIMITS, state)
