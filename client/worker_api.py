@@ -286,7 +286,7 @@ class DecodeDone(Line, frozen=True, kw_only=True, tag="decoded"):
     """Prompt tokens whose KV was loaded and not computed here."""
     computed_tokens: int
     load_seconds: float = 0.0
-    """For bringing `loaded`, what a prefill was still storing waited for."""
+    """For bringing `loaded`, and for waiting for what a prefill was still storing."""
     loaded: list[Loaded] = []
     prompt_seconds: float = 0.0
     """From the KV's being there to the first token: computing the rest, and the steps of others between its chunks."""

@@ -157,8 +157,9 @@ class Acquisition:
             self._look_elsewhere([indexes[answer.place] for answer in answers if not answer.here])
 
         remote, keys = self.service.remote, [self.keys[index] for index in indexes]
+        assert remote is not None  # or nothing is far
         try:
-            await remote.bring_many(self.namespace, keys, self._peers_deadline(keys[0]), answered)  # type: ignore[union-attr]
+            await remote.bring_many(self.namespace, keys, self._peers_deadline(keys[0]), answered)
         except Exception:
             self.service.counters["acquire_faults"] += 1
             log.exception("acquire failed by a fault of this daemon")

@@ -51,9 +51,8 @@ class Holds:
         """Holds these blocks under this name for `seconds`, in place of what it held before; 0 seconds end it.
 
         Returns the positions of keys that are not here: those are not held. With `renew` a hold that is not there (any more) is
-        not made. `share`: of NVMe (of DRAM without one), what may be
-        pinned in all; beyond it PinLimitExceeded is raised, as where the store's own limit is, and the hold is as it was.
-        Raises BadRequest.
+        not made. `share`: of NVMe (of DRAM without one), what may be pinned in all; beyond it PinLimitExceeded is raised, as
+        where the store's own limit is, and the hold is as it was. Raises BadRequest.
         """
         _check(name, keys, seconds)
         owner = (namespace.spec.tenant, name)

@@ -31,7 +31,8 @@ Told = Callable[[PrefillJob], None]
 
 
 class PrefillNode:
-    """Calls `turn` before a job begins, which may yet change its prefix; `started` when it begins (its `done_at` known then) and `finished` when its first token is there."""
+    """Calls `turn` before a job begins, which may yet change its prefix; `started` when it begins (its `done_at` known then) and
+    `finished` when its first token is there."""
 
     def __init__(
         self,

@@ -38,9 +38,9 @@ QUICK = LayerwisePlan((64, 128), repeats=2, dram_bytes=128 << 20, prefill_chunk=
 class Layered:
     """One prefill whose layers were stored while it computed.
 
-    `alone_seconds`: of its thread, for the prefill without storing, just before. `compute_seconds`: this one, without what storing took from its
-    thread, which is: `calling_seconds` in calls of the store, and when all was computed `tier_seconds` until the tier had let
-    everything through and `behind_seconds` until it was copied and published.
+    `alone_seconds`: of its thread, for the prefill without storing, just before. `compute_seconds`: this one, without what
+    storing took from its thread, which is: `calling_seconds` in calls of the store, and when all was computed `tier_seconds`
+    until the tier had let everything through and `behind_seconds` until it was copied and published.
     """
 
     alone_seconds: float

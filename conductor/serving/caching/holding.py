@@ -8,12 +8,12 @@ import msgspec
 
 from mooncask.client import control
 from mooncask.client.hold import Holding, HoldRequest
+from mooncask.client.http import UNIX
 from mooncask.conductor.serving.caching.records import Place
 from mooncask.conductor.serving.dispatch.node_tokens import REFUSED, NodeTokens, refusal
 from mooncask.errors import MooncaskError, NoSuchNamespace, PeerUnavailable, PinLimitExceeded, revive
 
 ANSWER_SECONDS = 5.0
-UNIX = "unix:"
 
 
 class _Refused(msgspec.Struct):

@@ -7,7 +7,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-UNIX = "unix:"
+from mooncask.client.http import UNIX
+
 REFUSED = (401, 403)
 """Statuses of a daemon that wants a token, or another one, or whose namespace belongs to another tenant."""
 _MESSAGE = re.compile(r'<Message>([^<]*)|"message": ?"([^"]*)')

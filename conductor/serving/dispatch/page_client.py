@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
-UNIX = "unix:"
+from mooncask.client.http import UNIX
+
 ANSWER_BYTES_MAX = 4 << 20
 HEAD_BYTES_MAX = 64 << 10
 IDLE_MAX = 32

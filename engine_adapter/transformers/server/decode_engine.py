@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 from mooncask.client.worker_api import Admitted, DecodeCall, DecodeDone, Failure, FailureKind, Step
 from mooncask.engine_adapter.handover_hold import HandOverHold
@@ -111,7 +112,7 @@ class DecodeEngine:
         What is cancelled ends all the same. No step is kept waiting for longer than PAUSE_SECONDS_MAX.
         """
         with self._changed:
-            if not self._batch and not self._arrived:
+            if seconds and not self._batch and not self._arrived:
                 return 0.0
             granted = self._still.ask(seconds, time.monotonic())
             self._changed.notify()
@@ -182,10 +183,10 @@ class DecodeEngine:
                     continue
             if cancelled:
                 for answer in cancelled:
-                    self._guarded([answer], lambda answer=answer: self._finish(answer))  # type: ignore[misc]
+                    self._guarded([answer], partial(self._finish, answer))
                 continue
             if arrived is not None:
-                self._guarded([arrived], lambda arrived=arrived: self._compute_chunk(arrived))  # type: ignore[misc]
+                self._guarded([arrived], partial(self._compute_chunk, arrived))
             if self._batch:
                 self._guarded(list(self._batch), self._step)
 
@@ -215,7 +216,8 @@ class DecodeEngine:
         cache = cache_over(answer.buffer, answer.length, ignore_layer)
         logits = self._model.forward(answer.call.tokens[chunk.start : chunk.stop], cache)
         answer.length = chunk.stop
-        self._still.stepped()
+        with self._changed:
+            self._still.stepped()
         if answer.tail:
             return
         answer.prompt_seconds = self._moving_clock() - answer.ready_at
