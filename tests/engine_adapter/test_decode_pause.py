@@ -159,6 +159,23 @@ def test_an_answer_that_nobody_wants_any_more_ends_while_the_batch_stands_still(
     pytest.fail("its place was free only when the pause was over")
 
 
+def test_a_pause_that_is_taken_back_when_nobody_decodes_any_more_keeps_nobody_waiting(server: Server) -> None:
+    for number in range(TRIES):
+        response = server.worker.open(call(f"gone {number}", 900))
+        lines = read(response)
+        first_token(lines)
+        began = time.monotonic()
+        assert server.paused(PAUSE_SECONDS_MAX) > 0
+        response.close()
+        while server.worker.state().report.requests:
+            assert time.monotonic() - began < 20
+        assert server.paused(0.0) == 0.0
+        assert isinstance(server.worker.lines(call(f"next {number}", 1))[-1], DecodeDone)
+        if time.monotonic() - began < PAUSE_SECONDS_MAX - 0.1:
+            return
+    pytest.fail("it stood still although that was taken back")
+
+
 def test_who_decodes_nothing_does_nothing_of_it(server: Server) -> None:
     while server.worker.state().report.requests:
         pass
@@ -188,6 +205,12 @@ def test_what_a_prompt_took_leaves_out_the_time_in_which_decode_stood_still(serv
 
 
 # --- the bound ---
+
+
+def test_what_is_taken_back_shortens_no_later_pause() -> None:
+    still = StandStill()
+    assert still.ask(0.0, 1.0) == 0.0
+    assert still.ask(1.0, 1.5) == 1.0
 
 
 @settings(max_examples=60)

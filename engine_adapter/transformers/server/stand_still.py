@@ -20,6 +20,9 @@ class StandStill:
 
     def ask(self, seconds: float, now: float) -> float:
         """From now on for so long, in place of what was asked before; 0: no longer. Returns what of it is done."""
+        if not seconds:
+            self._until = now
+            return 0.0
         self._since = now if self._since is None else self._since
         self._until = min(now + seconds, self._since + PAUSE_SECONDS_MAX)
         return self.left_seconds(now)
