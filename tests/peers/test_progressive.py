@@ -268,15 +268,16 @@ def test_a_block_of_a_writer_that_tells_no_layers_is_waited_for_and_then_pulled(
 def test_who_follows_a_block_does_not_show_it_to_others(nodes: Three, tmp_path: Path) -> None:
     """A fourth node that knows only the follower: two that follow each other would never learn that the writer has gone."""
     one, two, three = nodes.one, nodes.two, nodes.three
-    with LayerWriter(one.client, nodes.numbers(1)) as writer, Waiting(two, writer.keys) as second:
-        writer.write(4)
-        nodes.until(two, "peer_layers_pulled", 4)
-        with Waiting(three, writer.keys) as third, ClusterNodes(tmp_path) as others:
-            nodes.until(three, "peer_layers_pulled", 4)
-            [four] = others.start("n4", peers=[two.address])
-            with Waiting(four, writer.keys) as fourth:
-                pass
-            writer.commit()
+    with ClusterNodes(tmp_path) as others, LayerWriter(one.client, nodes.numbers(1)) as writer:
+        [four] = others.start("n4", peers=[two.address])  # before anybody waits: it may take longer than they do
+        with Waiting(two, writer.keys) as second:
+            writer.write(4)
+            nodes.until(two, "peer_layers_pulled", 4)
+            with Waiting(three, writer.keys) as third:
+                nodes.until(three, "peer_layers_pulled", 4)
+                with Waiting(four, writer.keys) as fourth:
+                    pass
+                writer.commit()
     assert second.payloads == third.payloads == writer.payloads
     assert (nodes.received(three, one), nodes.received(three, two)) == (SIZE, 0)
     assert fourth.payloads == [None] and fourth.took_seconds < AT_ONCE_SECONDS
