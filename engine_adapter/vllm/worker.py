@@ -172,11 +172,13 @@ class WorkerSide:
         return report or None
 
     def close(self) -> None:
-        """Ends within the deadlines of calls that are under way."""
-        for pool in (self._loaders, self._waiters, self._layer_loaders, self._savers):
+        """Ends within the deadlines of calls that are under way; what waits for another engine's computing is cut off."""
+        self._waiters.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._loaders, self._layer_loaders, self._savers):
             pool.shutdown(wait=True, cancel_futures=True)
-        self._copies.close()
         self.connection.close()
+        self._waiters.shutdown(wait=True)
+        self._copies.close()
 
 
 def _guarded_load(load: Load) -> LoadDone:
