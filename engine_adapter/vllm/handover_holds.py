@@ -19,8 +19,10 @@ Background = Callable[[str, Callable[[], object]], object]
 class _Ending:
     """A finished request, some of whose saves are under way: by number, the workers that are not done."""
 
+    handover_id: str
     keys: Sequence[bytes]
     saving: dict[int, int]
+    saved: Callable[[], None]
 
 
 class HandOverHolds:
@@ -29,17 +31,18 @@ class HandOverHolds:
     def __init__(self, connection: StoreConnection, background: Background) -> None:
         self._connection, self._background = connection, background
         self._hold = HandOverHold(connection.settings.socket, connection.settings.deadline_seconds)
-        self._ending: dict[str, _Ending] = {}
+        self._ending: list[_Ending] = []
 
-    def handed_over(self, handover_id: str, keys: Sequence[bytes], saving: Mapping[int, int]) -> None:
-        """They are held as soon as `saving` is done."""
-        if keys:
-            self._ending[handover_id] = _Ending(keys[:KEYS_MAX], dict(saving))
-            self._hold_what_is_saved()
+    def handed_over(
+        self, handover_id: str, keys: Sequence[bytes], saving: Mapping[int, int], saved: Callable[[], None]
+    ) -> None:
+        """They are held as soon as `saving` is done; `saved` is called then."""
+        self._ending.append(_Ending(handover_id, keys[:KEYS_MAX], dict(saving), saved))
+        self._hold_what_is_saved()
 
     def saved(self, numbers: Mapping[int, int]) -> None:
         """Workers are done with these saves."""
-        for ending in self._ending.values():
+        for ending in self._ending:
             for number in ending.saving.keys() & numbers.keys():
                 ending.saving[number] -= numbers[number]
                 if ending.saving[number] <= 0:
@@ -54,9 +57,13 @@ class HandOverHolds:
         self._hold.close()
 
     def _hold_what_is_saved(self) -> None:
-        for handover_id in [name for name, ending in self._ending.items() if not ending.saving]:
-            keys = self._ending.pop(handover_id).keys
-            self._background("holding a hand-over", partial(self._hold_everywhere, handover_id, keys))
+        over = [ending for ending in self._ending if not ending.saving]
+        self._ending = [ending for ending in self._ending if ending.saving]
+        for ending in over:
+            ending.saved()
+            if ending.keys:
+                hold = partial(self._hold_everywhere, ending.handover_id, ending.keys)
+                self._background("holding a hand-over", hold)
 
     def _hold_everywhere(self, handover_id: str, keys: Sequence[bytes]) -> None:
         for handle in self._connection.handles:

@@ -169,6 +169,7 @@ class Lookups:
         self._connection = connection
         self._open: dict[str, _Open] = {}
         self._pool = ThreadPoolExecutor(connection.settings.threads, "mooncask-lookup")
+        self._orderly = ThreadPoolExecutor(1, "mooncask-in-order")
 
     def answer(self, request_id: str, start: int, ask: Callable[[], Question]) -> Found | None:
         """None while it is under way. At the deadline, and after a fault, nothing was found."""
@@ -216,10 +217,15 @@ class Lookups:
         """Runs a call to the daemon whose answer nobody waits for."""
         return self._pool.submit(self._run_quietly, what, call)
 
+    def in_order(self, what: str, call: Callable[[], object]) -> None:
+        """The same, after all that was to run in order before: what takes something back must not overtake it."""
+        self._orderly.submit(self._run_quietly, what, call)
+
     def close(self) -> None:
         for request_id in list(self._open):
             self.drop(request_id)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._orderly):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def _is_stale(self, asked: _Open) -> bool:
         return bool(asked.ready) and time.monotonic() - asked.ready > HOLD_SECONDS

@@ -68,6 +68,8 @@ class RequestState:
     """Of a hand-over that is still being computed: how long its next blocks are waited for."""
     announced_until: float = 0.0
     """When its blocks are to be announced again, on the monotonic clock; 0: they were not."""
+    announced: list[bytes] = field(default_factory=list)
+    """Keys that were announced last."""
     layerwise: bool = False
     """What was promised is loaded within a step, layer by layer."""
     loaders: int = 0

@@ -6,6 +6,7 @@ For the scheduler's thread. Not here: what is loaded and saved (`scheduling.py`)
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -42,6 +43,8 @@ class Requests:
         self.states: dict[str, RequestState] = {}
         self._connection, self._lookups, self._counters = connection, lookups, counters
         self._describe, self._groups, self._writes = describe, groups, writes
+        self._announced: Counter[bytes] = Counter()
+        """How many requests have announced a block: prompts that begin alike announce the same ones."""
         self._said: set[str] = set()
         self._epoch = b""
         """In every root, once the engine was told to forget what it stored."""
@@ -93,12 +96,25 @@ class Requests:
         blocks = state.request.num_prompt_tokens // state.block_tokens
         if keys := state.keys()[state.saved : blocks]:
             state.announced_until = now + ANNOUNCE_SECONDS / 2  # said again while it goes on
+            self._only_here(state)
+            self._announced.update(keys)
+            state.announced = keys
             self._expect(keys, ANNOUNCE_SECONDS)
 
-    def given_up(self, state: RequestState) -> None:
-        """It was aborted: nobody is to wait for what has not been written."""
-        if state.announced_until and state.chain is not None:
-            self._expect(state.keys(), NOT_ANY_MORE_SECONDS)
+    def writes_no_more(self, state: RequestState) -> None:
+        """It was aborted, or all its saves are over, whether they worked or not: nobody is to wait for what has not been
+        written, unless another request has announced it too."""
+        if over := self._only_here(state):
+            self._expect(over, NOT_ANY_MORE_SECONDS)
+
+    def _only_here(self, state: RequestState) -> list[bytes]:
+        """What no other request has announced of what this one had, which has announced nothing from now on."""
+        keys, state.announced = state.announced, []
+        self._announced.subtract(keys)
+        over = [key for key in keys if self._announced[key] <= 0]
+        for key in over:
+            del self._announced[key]
+        return over
 
     def _expect(self, keys: list[bytes], seconds: float) -> None:
         def expect() -> None:
@@ -106,7 +122,7 @@ class Requests:
             for handle in handles:
                 client.expect(handle, keys, seconds)
 
-        self._lookups.in_background("announcing", expect)
+        self._lookups.in_order("announcing", expect)
 
     def hashing(self) -> dict[str, Any]:
         """All that a router needs to make the keys of these requests' blocks, and the family that they belong to (with several

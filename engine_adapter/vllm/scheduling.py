@@ -273,8 +273,8 @@ class SchedulerSide:
         state = self.states.pop(request.request_id, None)
         if state is None:
             return False, None
-        if aborted:
-            self.requests.given_up(state)
+        if aborted or not state.saving:
+            self.requests.writes_no_more(state)
         keep = bool(state.saving)  # empty while it loads, when vLLM keeps them by itself
         if keep:
             self._released.add(request.request_id)
@@ -283,6 +283,7 @@ class SchedulerSide:
 
     def _hand_over(self, state: RequestState) -> dict[str, Any] | None:
         if state.chain is not None and wants_description(state.request.kv_transfer_params):
+            self.requests.writes_no_more(state)
             return {FIELD: {"hashing": self.requests.hashing()}}
         remote = wants_remote_decode(state.request.kv_transfer_params)
         if not self._writes or state.chain is None or not (remote or self._hands_over):
@@ -294,7 +295,8 @@ class SchedulerSide:
         name = named_by_caller(state.request.kv_transfer_params) or secrets.token_hex(8)
         told = HandOver(family, digest, blocks, self.connection.node, name)
         if remote:
-            self.holds.handed_over(told.handover_id, keys, state.saving)
+            over = partial(self.requests.writes_no_more, state)
+            self.holds.handed_over(told.handover_id, keys, state.saving, over)
         return told.params(remote)
 
     def reset(self) -> None:

@@ -1,6 +1,7 @@
 """A decode engine that is sent its request when the prefill begins: it loads blocks as they come, against a real daemon."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from itertools import count
@@ -168,10 +169,81 @@ def test_a_prefill_that_stands_still_is_waited_for_as_long_as_the_router_says(da
         begin(prefill, one, ids)
         prefill.compute(one, ids, BLOCK_TOKENS)
         assert seen(daemon, prefill, one, 20.0)
+        prefill.settle()  # or decode has half a second for its saving too
         assert load(decode, two := to_decode(prefill, one, wait_seconds=0.5), [11, 12, 13, 14, 15]) > 0
         ended = decode.settle()
         assert ended.received == [{two.request_id}] and ended.failed == {12, 13, 14}
         prefill.settle()
+
+
+def test_what_a_prefill_could_not_save_is_waited_for_until_it_ends(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path, save_backlog_max=1) as prefill, SmallEngine(daemon.socket_path) as decode:
+        one, ids, may_save = to_prefill(), [5, 9, 2, 7, 1], threading.Event()
+        prefill.workers[0]._savers.submit(may_save.wait, 20.0)
+        begin(prefill, one, ids)
+        prefill.compute(one, ids, 2 * BLOCK_TOKENS)
+        prefill.compute(one, ids)
+        assert prefill.counters.totals["dropped_blocks"] == 2
+        assert seen(daemon, prefill, one, 20.0)
+        two = to_decode(prefill, one, wait_seconds=300.0)
+        assert load(decode, two, [11, 12, 13, 14, 15]) == BLOCKS * BLOCK_TOKENS
+        prefill.scheduler.finished(one, aborted=False)
+        assert not decode.collect().received[0], "what is still being saved is waited for"
+        may_save.set()
+        prefill.settle()
+        ended = decode.settle()
+        assert ended.received == [{two.request_id}] and ended.failed == {13, 14}
+        assert not prefill.scheduler.requests._announced
+
+
+def test_what_two_prompts_announce_is_taken_back_with_the_second(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as prefill:
+        one = to_prefill()
+        two, third = (
+            Request(f"{one.request_id}{i}", one.all_token_ids, kv_transfer_params=one.kv_transfer_params) for i in "bc"
+        )
+        for each, ids in ((one, [5, 9, 2, 7, 1]), (two, [11, 12, 13, 14, 15]), (third, [21, 22, 23, 24, 25])):
+            begin(prefill, each, ids)
+        prefill.compute(one, [5, 9, 2, 7, 1], 1)
+        prefill.compute(two, [11, 12, 13, 14, 15], 1)
+        prefill.scheduler.finished(one, aborted=True)
+        until_told(prefill)
+        # What is taken back ends a millisecond later: less than it takes to ask once.
+        assert [seen(daemon, prefill, third, 0.3) for _ in range(2)] == [True, True]
+        prefill.scheduler.finished(two, aborted=True)
+        until(lambda: not seen(daemon, prefill, third, 0.05), "taken back")
+        assert not prefill.scheduler.requests._announced
+
+
+def until_told(engine: SmallEngine) -> None:
+    """What it had to announce, or to take back."""
+    told = threading.Event()
+    engine.scheduler.lookups.in_order("nothing", told.set)
+    assert told.wait(20.0)
+
+
+def test_what_takes_an_announcement_back_does_not_overtake_it(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as engine:
+        lookups, may_go, said = engine.scheduler.lookups, threading.Event(), list[str]()
+        lookups.in_order("one", lambda: said.append("one" if may_go.wait(20.0) else "late"))
+        lookups.in_order("two", lambda: said.append("two"))
+        lookups.in_background("beside", lambda: said.append("beside")).result(20.0)
+        may_go.set()
+        until_told(engine)
+        assert said == ["beside", "one", "two"]
+
+
+def test_an_engine_ends_though_it_waits_for_another_one_s_computing(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as prefill:
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        prefill.compute(one, ids, 2 * BLOCK_TOKENS)
+        prefill.settle()
+        with SmallEngine(daemon.socket_path) as decode:
+            load(decode, to_decode(prefill, one, wait_seconds=300.0), [11, 12, 13, 14, 15])
+            until(lambda: bool(decode.workers[0].connection.handles), "connected")
+            began = time.monotonic()
+        assert time.monotonic() - began < 15
 
 
 def test_a_prefill_s_reply_has_the_name_that_the_router_gave_its_hand_over(daemon: DaemonProcess) -> None:
