@@ -1,10 +1,11 @@
 """What the Conductor and its workers say to each other: JSON bodies over HTTP, between processes that share one secret.
 
-A worker serves POST /v1/prefill, /v1/decode, /v1/pause and /v1/role, and GET /v1/state; the Conductor serves POST /internal/v1/register,
-/report and /leave. Every request carries `Authorization: Bearer SECRET`. The answers of prefill and decode are streams: one
-JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure; a line that is empty says that the worker
-is alive. A connection that is closed cancels its request, and the worker stops within a step. A call says in CONDUCTOR_HEADER
-whose it is; when that Conductor has answered no report for `gone_seconds`, the worker ends the call as if its connection were closed.
+A worker serves POST /v1/prefill, /v1/decode, /v1/pause and /v1/role, and GET /v1/state; the Conductor serves POST
+/internal/v1/register, /report and /leave. Every request carries `Authorization: Bearer SECRET`. The answers of prefill and
+decode are streams: one JSON object a line, the last of which is a PrefillDone, a DecodeDone or a Failure; a line that is empty
+says that the worker is alive. A connection that is closed cancels its request, and the worker stops within a step. A call says
+in CONDUCTOR_HEADER whose it is; when that Conductor has answered no report for `gone_seconds`, the worker ends the call as if
+its connection were closed.
 
 Durations are seconds; token ids are those of the model. Nothing here does I/O.
 """
@@ -30,6 +31,9 @@ CONDUCTOR_HEADER = "X-Mooncask-Conductor"
 """Of calls: what the Conductor calls itself, another name each start."""
 
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=1 << 50)]
+Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
+"""What others divide by and reckon with."""
 
 
 class Role(StrEnum):
@@ -65,8 +69,8 @@ class Hashing(Message, frozen=True, kw_only=True):
     fingerprint: str
     tenant_salt: str
     hash: str
-    block_tokens: int
-    block_bytes: int
+    block_tokens: Positive
+    block_bytes: Positive
 
 
 class Registration(Message, frozen=True, kw_only=True):
@@ -87,15 +91,15 @@ class Registration(Message, frozen=True, kw_only=True):
     hashing: Hashing | None = None
     """None while no daemon is there: nothing matches then."""
     node: Node = Node()
-    positions_max: int
+    positions_max: Positive
     """Tokens of prompt and answer together."""
-    slots: int = 1
+    slots: Positive = 1
     """Requests at a time."""
-    kv_tokens: int = 0
+    kv_tokens: Natural = 0
     """Tokens of KV that fit; 0: positions_max for each slot."""
-    prefill_tokens_per_second: float = 0.0
+    prefill_tokens_per_second: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Measured in the warm-up."""
-    gone_seconds: float = GONE_SECONDS
+    gone_seconds: Annotated[float, msgspec.Meta(gt=0)] = GONE_SECONDS
     """After so long without a report it is taken to be gone."""
     may_change_role: bool = True
     """False: only by being started anew, by whoever runs it."""

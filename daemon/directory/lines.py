@@ -1,4 +1,5 @@
-"""Batches of commands to one server, each over a connection that it has for itself meanwhile, all written before the first answer is read.
+"""Batches of commands to one server, each over a connection that it has for itself meanwhile, and all of it written before the
+first answer is read.
 
 A command by itself costs a node several times what it costs as one of many. And since a server reads from each of its connections
 in turn, what is short does not wait for all of another node's batch.

@@ -6,6 +6,7 @@ import time
 import aiohttp
 import msgspec
 import pytest
+from child_processes import until
 from control_pages import PagesOf, open_kv, put_chain, running_pages
 from raw_client import key
 
@@ -40,10 +41,7 @@ async def test_who_waits_hears_as_soon_as_it_is_announced_or_when_his_time_is_ov
     async with running_pages() as pages:
         namespace = await open_kv(pages.client, "kv-a")
         waiting = [asyncio.create_task(ask(pages, number, 30.0)) for number in (1, 2)]
-        deadline = time.monotonic() + 10
-        while len(pages.daemon.service.watches._events) < 2:
-            assert time.monotonic() < deadline, "nobody waits"
-            await asyncio.sleep(0.01)
+        await until(lambda: len(pages.daemon.service.watches._events) == 2)
         assert not any(task.done() for task in waiting)
         await pages.client.ask(wire.Done, wire.Expect, namespace, [key(1)], 60_000)
         assert await waiting[0] == (200, ComingState.EXPECTED)
@@ -58,10 +56,7 @@ async def test_questions_that_wait_are_bounded() -> None:
         namespace = await open_kv(pages.client, "kv-a")
         events = pages.daemon.service.watches._events
         waiting = [asyncio.create_task(ask(pages, 1, 30.0)) for _ in range(WAITING_MAX)]
-        deadline = time.monotonic() + 20
-        while sum(map(len, events.values())) < WAITING_MAX:
-            assert time.monotonic() < deadline, "not all of them wait"
-            await asyncio.sleep(0.01)
+        await until(lambda: sum(map(len, events.values())) == WAITING_MAX)
         assert await ask(pages, 1, 1.0) == (503, None)
         assert await ask(pages, 1, 0.0) == (200, ComingState.NOBODY)
         await pages.client.ask(wire.Done, wire.Expect, namespace, [key(1)], 60_000)
@@ -83,10 +78,7 @@ async def test_a_daemon_that_stops_does_not_wait_for_those_who_wait() -> None:
     async with running_pages() as pages:
         await open_kv(pages.client, "kv-a")
         waiting = asyncio.create_task(ask(pages, 1, 60.0))
-        deadline = time.monotonic() + 10
-        while not pages.daemon.service.watches._events:
-            assert time.monotonic() < deadline, "nobody waits"
-            await asyncio.sleep(0.01)
+        await until(lambda: pages.daemon.service.watches._events)
         began = time.monotonic()
     assert time.monotonic() - began < 20
     await asyncio.gather(waiting, return_exceptions=True)

@@ -1,9 +1,9 @@
 """The check for a machine with one CUDA GPU: `python tests/support/gpu_check.py [--json FILE] [--device cuda:0] [--small]`.
 
 HBM tier with CUDA IPC between two processes, copies beside pinned ones, the vLLM connector's copies beside computing, and
-the transformers pipeline with tokens compared; under six minutes. It needs torch and transformers with CUDA and nothing from the network; no model is read. Where
-there is no GPU it says so and ends with 0: nothing was checked, nothing failed. `--device cpu --small` goes through all
-of it but the CUDA calls, which is how it is tested; its figures say nothing then.
+the transformers pipeline with tokens compared; under six minutes. It needs torch and transformers with CUDA and nothing from
+the network; no model is read. Where there is no GPU it says so and ends with 0: nothing was checked, nothing failed.
+`--device cpu --small` goes through all of it but the CUDA calls, which is how it is tested; its figures say nothing then.
 
 On a machine that has Python 3.12, torch and transformers and no network, with this folder and what `make gpu-wheels` has fetched:
 

@@ -23,7 +23,8 @@ def prefill_call(run: Run) -> PrefillCall:
 
 
 def decode_call(run: Run, placement: Placement, keys: list[bytes], inline_tokens: int) -> DecodeCall:
-    """`keys` of the full blocks of its tokens; `inline_tokens`: missing ones that decode computes where a prefill was to bring them."""
+    """`keys` of the full blocks of its tokens; `inline_tokens`: as many missing ones decode computes where a prefill was to bring
+    them."""
     job, prefilled = run.job, placement.prefill is not None
     return DecodeCall(
         id=job.id,

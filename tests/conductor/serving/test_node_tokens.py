@@ -1,4 +1,4 @@
-"""Daemons that demand their `http.admin_token`: asked what they hold, and to hold it, over TCP, with the token of the configuration."""
+"""Daemons that demand their `http.admin_token` are asked what they hold, and to hold it, over TCP with the configured token."""
 
 import logging
 from collections.abc import AsyncIterator

@@ -7,13 +7,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooncask.client.worker_api import DecodeCall, DecodeDone, Hashing, Loaded, Node, PrefillDone, Registration, Role
+from mooncask.client.worker_api import (
+    DecodeCall,
+    DecodeDone,
+    Hashing,
+    Loaded,
+    Node,
+    PrefillDone,
+    Registration,
+    Report,
+    Role,
+    Step,
+)
 from mooncask.conductor.scheduling.facts import Slo
 from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry, PrefillEntry
 from mooncask.conductor.serving.dispatch.costs import PoolCosts, PromptCosts
 from mooncask.conductor.serving.dispatch.history import Decision, History
 from mooncask.conductor.serving.dispatch.learning import Learning
-from mooncask.conductor.serving.dispatch.placing import Placer, Prompt
+from mooncask.conductor.serving.dispatch.placing import Placement, Placer, Prompt
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
 from mooncask.conductor.serving.dispatch.prefixes import Held
@@ -175,6 +186,22 @@ def test_an_inline_load_teaches_how_fast_a_decode_worker_brings_kv() -> None:
     assert learned.costs_of("m").rates.of("d1") == pytest.approx(SLOW, rel=0.1)
 
 
+@pytest.mark.parametrize("seconds", [-1.0, 1e300, 4000.0])
+def test_a_worker_whose_clock_is_broken_teaches_nothing(seconds: float) -> None:
+    learned = learning()
+    costs, one = learned.costs_of("m"), worker(learned, "p1")
+    before = (costs.learned(), costs.rates.of("p1"), costs.rates.pool())
+    learned.prefilled(one, prefilled(512, 512, seconds, seconds))
+    learned.prefilled(one, prefilled(10**400, 0, 0.5))
+    learned.decoded(one, DecodeCall(id="r", tokens=[1], max_tokens=1), decoded(64, 64, seconds, seconds))
+    step = Step(4, 1000, seconds)
+    one.report = Report(name="p1", incarnation="1", role=Role.PREFILL, steps=[step, Step(10**400, 1, 0.1)])
+    learned.reported(one)
+    assert (costs.learned(), costs.rates.of("p1"), costs.rates.pool()) == before
+    assert learned.books.slowness == {}
+    assert not learned.history.step_calibration
+
+
 def test_at_least_the_last_token_is_computed_by_decode() -> None:
     costs = learning().costs_of("m")
     assert costs.tail_seconds(64, 64) == costs.tail_seconds(64, 48) > 0
@@ -197,7 +224,9 @@ def test_how_long_answers_take_is_a_mean_of_all_until_there_are_twenty_and_then_
 # --- placing ---
 
 
-def placed(learned: Learning, tokens: int, held: dict[str, Held], policy: str = "kvcache-centric", share: bool = True):  # type: ignore[no-untyped-def]
+def placed(
+    learned: Learning, tokens: int, held: dict[str, Held], policy: str = "kvcache-centric", share: bool = True
+) -> tuple[Placement, Decision]:
     table = PolicyTable(PolicySettings(policy, "early", 1.0, 1.5, {"": Slo(5.0, 1.0)}, "", nodes_share=share))
     decision = Decision(id="a", at=0.0, model="m", tenant="", service_class="", prompt_tokens=tokens, max_tokens=1)
     placer, costs = Placer(learned.pools, learned.books, 64, share), learned.costs_of("m")

@@ -29,14 +29,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaemonProcess]:
         yield running
 
 
-@pytest.fixture
-def device() -> Iterator[LateDevice]:
-    late = LateDevice()
-    yield late
-    late.finish()
-    assert late.faults_seen == []
-
-
 def engine_on(device: LateDevice, daemon: DaemonProcess, **settings: Any) -> SmallEngine:
     block_bytes = 4 * 2 * BLOCK_TOKENS * 8 * 4  # of the largest of these engines
     return SmallEngine(daemon.socket_path, copies=StagedCopies(device, block_bytes, PINNED_BYTES), **settings)

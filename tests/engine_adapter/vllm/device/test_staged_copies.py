@@ -5,7 +5,6 @@ The model is the bytes that each block must hold once all that was launched is d
 
 import random
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from typing import Any
@@ -62,14 +61,6 @@ class Engine:
 
 def places(count: int) -> list[Any]:
     return [torch.zeros(BLOCK_BYTES, dtype=torch.uint8) for _ in range(count)]
-
-
-@pytest.fixture
-def device() -> Iterator[LateDevice]:
-    late = LateDevice()
-    yield late
-    late.finish()
-    assert late.faults_seen == []
 
 
 def staged(device: LateDevice, slots: int = 2) -> StagedCopies:
