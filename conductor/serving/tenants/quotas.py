@@ -66,11 +66,9 @@ class Window:
 
     def give_back(self, tokens: int, booked_at: float) -> None:
         """Of what was booked then, or ahead of then; what has left the window is not given back twice."""
-        width = self.seconds / SLOTS
-        last = self._slot(booked_at)
-        for slot in range(
-            last, last - 2 - int(LEASE_SECONDS / width), -1
-        ):  # the clock may have been read a moment later, too
+        last, ahead = self._slot(booked_at), int(LEASE_SECONDS / (self.seconds / SLOTS))
+        # One part more: the clock may have been read a moment later than for booking.
+        for slot in range(last, last - 2 - ahead, -1):
             amount = min(tokens, self._slots.get(slot, 0))
             if amount:
                 self._slots[slot] -= amount
