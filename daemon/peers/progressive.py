@@ -33,7 +33,10 @@ PURSUITS_MAX = 64
 NODES_MAX = 32
 """That are asked for one batch."""
 ASK_SECONDS = 0.25
-"""What a node may take to say whether somebody there is putting a block."""
+"""What a node may take to say whether somebody there is putting a block, at least."""
+ASK_SHARE = 0.05
+"""And of the time that is left, up to ASK_SECONDS_MAX: who waits for long loses more by taking a busy node for one without news."""
+ASK_SECONDS_MAX = 2.0
 FLIGHT_SECONDS_MAX = 120.0
 """However long others wait, and half of limits.lease_max at most: a lease at the other node must not grow too old."""
 CLOSE_SECONDS = 2.0
@@ -147,8 +150,8 @@ class Progressive:
     async def _seek_and_follow(self, namespace: Namespace, flights: list[Flight]) -> None:
         ns_id = self._shared.id_of(namespace)
         keys = [flight.key for flight in flights]
-        deadline = min(max(flight.deadline for flight in flights), time.monotonic() + ASK_SECONDS)
-        sightings = await self._ask_around(ns_id, keys, deadline)
+        deadline, now = max(flight.deadline for flight in flights), time.monotonic()
+        sightings = await self._ask_around(ns_id, keys, min(deadline, now + ask_seconds(deadline - now)))
         pursuits: dict[bytes, Pursuit] = {}
         for flight in flights:
             sighting = sightings.get(flight.key)
@@ -224,6 +227,11 @@ class Progressive:
             log.debug("%s was asked what is put there: %s", node.name, error.message)
             return []
         return [_Sighting(state, node, link) for state in states]
+
+
+def ask_seconds(left: float) -> float:
+    """What nodes may take to answer somebody who has so many seconds left."""
+    return max(ASK_SECONDS, min(ASK_SECONDS_MAX, ASK_SHARE * left))
 
 
 _ORDER = (Coming.NOBODY, Coming.EXPECTED, Coming.HERE, Coming.WRITING)

@@ -106,6 +106,24 @@ def test_a_directory_server_changes_nothing(tmp_path: Path) -> None:
         assert reader.payloads == writer.payloads
 
 
+def test_a_busy_node_is_not_taken_for_one_where_nobody_writes_by_who_has_time(tmp_path: Path) -> None:
+    with DirectoryServer(tmp_path) as server, ClusterNodes(tmp_path, directory=server.url) as nodes:
+        one, two = nodes.start("n1", "n2")
+        eventually(lambda: {peer.name for peer in two.peers().peers} == {"n1"})
+        with Waiting(two, [key_of(2)]) as before:  # there is a link
+            pass
+        assert before.payloads == [None]
+        with LayerWriter(one.client, [1]) as writer:
+            one.daemon.freeze()
+            began = time.monotonic()
+            with Waiting(two, writer.keys, 60.0) as reader:
+                eventually(lambda: time.monotonic() - began > 0.6)
+                one.daemon.thaw()
+                eventually(lambda: reserved_bytes(two) > 0 or not reader.alive)
+                writer.commit()
+        assert reader.payloads == writer.payloads
+
+
 def test_blocks_that_are_announced_are_waited_for_and_followed_from_their_first_layer_on(nodes: Three) -> None:
     one, two = nodes.one, nodes.two
     numbers = nodes.numbers(4)

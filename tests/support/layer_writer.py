@@ -117,6 +117,10 @@ class Waiting:
         self._thread.start()
         return self
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def join(self) -> None:
         self._thread.join(60.0)
         assert not self._thread.is_alive(), "a waiting acquire hangs"
