@@ -52,7 +52,8 @@ class Server(Protocol):
         ...
 
     async def runs(self, deadline: float) -> set[str]:
-        """Of a Cluster: the runs of those members that answer. A member that starts anew, or a replica that takes over, is another run."""
+        """Of a Cluster: the runs of those members that answer. A member that starts anew, or a replica that takes over, is another
+        run."""
         ...
 
     async def renew(self) -> None:

@@ -108,7 +108,8 @@ class VllmEngine:
 
     def ready(self) -> None:
         """Returns when it is. Raises WorkerUnavailable with the end of its log when it does not get there."""
-        assert self._read(START_SECONDS) == "ready"
+        if (said := self._read(START_SECONDS)) != "ready":
+            raise self._failed(f"it began with {said!r}")
 
     def ask(self, command: str, **arguments: Any) -> Any:
         """Raises WorkerUnavailable with what the child raised."""

@@ -96,7 +96,8 @@ def make_plan(quick: bool, overload: bool, seeds: int, chats: int, load: float, 
 
 
 def run_demo_serve(plan: Plan, tell: Progress, json_file: Path) -> tuple[Results, Checked, str]:
-    """`json_file` has what was measured so far after each run. Raises ConfigError when the model can't be had, and what daemons and workers raise."""
+    """`json_file` has what was measured so far after each run. Raises ConfigError when the model can't be had, and what daemons
+    and workers raise."""
     model = smollm2_folder(cache_folder(), tell)
     tell("starting a directory, two daemons and four workers")
     shared = len({one.pause for one in plan.variants}) > 1
