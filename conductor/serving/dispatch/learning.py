@@ -1,4 +1,5 @@
-"""What workers tell of their work teaches the models of cost. Not here: the models (`costs.py`, `rates.py`)."""
+"""What workers tell of their work teaches the models of cost; what none can mean teaches nothing. Not here: the models
+(`costs.py`, `rates.py`)."""
 
 from dataclasses import dataclass, field
 
@@ -7,6 +8,7 @@ from mooncask.conductor.serving.dispatch.books import Books
 from mooncask.conductor.serving.dispatch.costs import FETCH_BYTES_PER_SECOND, PoolCosts
 from mooncask.conductor.serving.dispatch.history import History
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
+from mooncask.conductor.serving.dispatch.rates import SECONDS_MAX, SIZE_MAX
 
 
 @dataclass(slots=True)
@@ -37,6 +39,8 @@ class Learning:
 
     def prefilled(self, worker: Worker, line: PrefillDone) -> None:
         """What came from other nodes has a price of its own."""
+        if not _possible(line.seconds, line.cached_tokens, line.computed_tokens):
+            return
         costs, tokens = self.costs_of(worker.registration.model), line.cached_tokens + line.computed_tokens
         seconds = max(0.0, line.seconds - costs.rates.observe(worker.name, line.loaded, line.load_seconds))
         self.books.observe_prefill(worker.name, costs.prefill.seconds(tokens, line.cached_tokens), seconds)
@@ -47,7 +51,7 @@ class Learning:
         costs = self.costs_of(worker.registration.model)
         if not call.wait_seconds:
             costs.rates.observe(worker.name, line.loaded, line.load_seconds)
-        if line.prompt_seconds > 0:
+        if line.prompt_seconds > 0 and _possible(line.prompt_seconds, line.cached_tokens, line.computed_tokens):
             tokens = line.cached_tokens + line.computed_tokens
             costs.tail.observe(tokens, line.cached_tokens, line.prompt_seconds)
 
@@ -57,6 +61,8 @@ class Learning:
             return
         model = self.costs_of(worker.registration.model).decode
         for step in worker.report.steps:
+            if not _possible(step.seconds, step.batch, step.context_tokens):
+                continue
             self.history.step_calibration.append((model.seconds(step.batch, step.context_tokens), step.seconds))
             model.observe(step.batch, step.context_tokens, step.seconds)
 
@@ -65,3 +71,7 @@ class Learning:
         self.books.slowness.pop(worker.name, None)
         for costs in self.costs.values():
             costs.rates.forget(worker.name)
+
+
+def _possible(seconds: float, *tokens: int) -> bool:
+    return 0 <= seconds <= SECONDS_MAX and all(0 <= some <= SIZE_MAX for some in tokens)

@@ -43,7 +43,7 @@ class Slowdown:
         self._squares = RecursiveLeastSquares([1.0, start - 1.0], confidence=2.0)
 
     def observe(self, seconds: float, warm_seconds: float, busy_share: float) -> None:
-        if warm_seconds > 0:
+        if warm_seconds > 0 and seconds >= 0:
             self._squares.observe((1.0, busy_share), min(RATIO_MAX, seconds / warm_seconds))
 
     @property

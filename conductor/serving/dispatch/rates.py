@@ -4,7 +4,6 @@ A worker begins with what the pool's others have, and the pool with what is conf
 worker that is gone is forgotten.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +18,9 @@ START_BYTES = 16 << 20
 """What stands at the beginning counts as much as a measurement over so many bytes."""
 RATE_MIN, RATE_MAX = 1e3, 1e15
 """Whatever a broken clock says."""
+SECONDS_MAX = 3600.0
+SIZE_MAX = 1 << 50
+"""Nothing that a worker measures is more; whoever says so has a broken clock, or is broken otherwise."""
 MEMORY_BYTES = 1 << 30
 """Of more than that the older bytes fade."""
 
@@ -61,8 +63,8 @@ class FetchRates:
     def observe(self, worker: str, loaded: Sequence[Loaded], seconds: float) -> float:
         """One load. Of several tiers the slowest gets the time that the others' rates leave over. Returns the seconds of what
         came from another place than the worker's node; what no worker can mean is ignored."""
-        sizes = {one.tier: one.size_bytes for one in loaded if one.tier in TIERS and one.size_bytes > 0}
-        if not sizes or not (math.isfinite(seconds) and seconds > 0):
+        sizes = {one.tier: one.size_bytes for one in loaded if one.tier in TIERS and 0 < one.size_bytes <= SIZE_MAX}
+        if not sizes or not 0 < seconds <= SECONDS_MAX:
             return 0.0
         *others, slowest = sorted(sizes, key=TIERS.index)
         known = {tier: min(self.seconds(worker, sizes[tier], tier), 0.9 * seconds / len(others)) for tier in others}

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,6 +96,24 @@ def test_a_worker_of_another_family_is_refused_by_name_and_takes_nobody_s_place(
     with pytest.raises(BadRequest, match="layers"):
         pools.register(registration("a", incarnation="3", family={"layers": "2"}), 0.0)
     assert [worker.registration.incarnation for worker in pools.all()] == ["2", "1"]
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"slots": 0},
+        {"slots": 10**400},
+        {"positions_max": 0},
+        {"kv_tokens": -1},
+        {"gone_seconds": 0},
+        {"prefill_tokens_per_second": -1.0},
+        {"hashing": hashing(0)},
+    ],
+)
+def test_a_registration_by_which_nobody_can_reckon_is_none(nonsense: dict[str, object]) -> None:
+    told = msgspec.json.encode(registration("a", **nonsense))
+    with pytest.raises(msgspec.DecodeError):
+        msgspec.json.decode(told, type=Registration)
 
 
 def test_a_worker_that_failed_goes_behind_the_others_and_one_that_drains_takes_nothing() -> None:
