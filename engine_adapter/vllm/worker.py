@@ -24,6 +24,7 @@ from mooncask.engine_adapter.vllm.settings import ConnectorSettings
 log = logging.getLogger(__name__)
 
 WAITERS = 32
+"""Loads at a time of what another engine is still computing; each has a thread that mostly waits."""
 IDLE_SECONDS = 0.002
 """A step without tokens waits this long for loads and saves, instead of asking again at once."""
 
