@@ -22,6 +22,8 @@ BlockTable = Sequence[Sequence[int]]
 
 @dataclass(frozen=True, slots=True)
 class KvGroups:
+    """Of one engine, in vLLM's order. `block_tokens` is the same in all of them."""
+
     block_tokens: int
     windows: tuple[int, ...] = (0,)
     """How many tokens, itself included, a token attends to, by group; 0: all before it."""

@@ -7,6 +7,8 @@ from mooncask.client.dashboards.files import PREFIX, DashboardFiles
 
 
 class Dashboard:
+    """Its routes. Serves files and nothing else."""
+
     def __init__(self) -> None:
         self._files = DashboardFiles("mooncask.conductor.serving.pages")
 

@@ -7,6 +7,8 @@ from mooncask.daemon.http.pages.routes import Access, PageRoute
 
 
 class Dashboard:
+    """Its routes. Serves files and nothing else."""
+
     def __init__(self) -> None:
         self._files = DashboardFiles("mooncask.daemon.http.pages")
 

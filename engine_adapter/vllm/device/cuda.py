@@ -29,6 +29,8 @@ class CudaEvent:
 
 
 class CudaStream:
+    """A stream of its own on one GPU."""
+
     def __init__(self, device: torch.device) -> None:
         self._device = device
         with _translated(device, "new stream"):
