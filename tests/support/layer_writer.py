@@ -23,8 +23,11 @@ from cluster_nodes import FAMILY, Node
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
 from mooncask.client.wire import CommitState
+from mooncask.errors import MooncaskError
 
 SIZE = 512 << 10
+CONNECT_SECONDS = 30.0
+"""Readers that begin together connect one after the other, which takes its time on a busy machine."""
 
 
 def key_of(number: int) -> bytes:
@@ -98,10 +101,17 @@ class Waiting:
         """Of the first block, as they were told."""
         self.took_seconds = -1.0
         self.ended_at = 0.0
+        self._error: MooncaskError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _run(self) -> None:
-        with LocalClient.connect(self._node.daemon.socket_path) as client:
+        try:
+            self._acquire()
+        except MooncaskError as error:
+            self._error = error
+
+    def _acquire(self) -> None:
+        with LocalClient.connect(self._node.daemon.socket_path, deadline_seconds=CONNECT_SECONDS) as client:
             namespace: NamespaceHandle = client.open_namespace("", FAMILY)
             began = time.monotonic()
             with client.acquire(namespace, self._keys, self._seconds, wait=True, progress=self._progress) as blocks:
@@ -124,6 +134,8 @@ class Waiting:
     def join(self) -> None:
         self._thread.join(60.0)
         assert not self._thread.is_alive(), "a waiting acquire hangs"
+        if self._error is not None:
+            raise self._error
 
     def __exit__(self, *_: object) -> None:
         self.join()
