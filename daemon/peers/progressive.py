@@ -8,7 +8,7 @@ whoever waits for it, now or later, waits there, hears of its layers and of its 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -37,6 +37,8 @@ ASK_SECONDS = 0.25
 ASK_SHARE = 0.05
 """And of the time that is left, up to ASK_SECONDS_MAX: who waits for long loses more by taking a busy node for one without news."""
 ASK_SECONDS_MAX = 2.0
+BRINGS_MAX = 16
+"""How often a block is fetched that is said to be there and does not come, though nothing went wrong."""
 FLIGHT_SECONDS_MAX = 120.0
 """However long others wait, and half of limits.lease_max at most: a lease at the other node must not grow too old."""
 CLOSE_SECONDS = 2.0
@@ -173,12 +175,11 @@ class Progressive:
             self._end(namespace, flight)
 
         async def bring(keys: Sequence[bytes], deadline: float) -> None:
-            if await self._bring(namespace, keys, sighting.node, deadline):
-                return
-            # Somebody else may have been looking for one of these already, where nobody was known to have it.
-            has = self._ways.service.store.has
-            if missing := [key for key in keys if not has(namespace, key)]:
-                await self._bring(namespace, missing, sighting.node, deadline)
+            await bring_all(
+                keys,
+                lambda key: self._ways.service.store.has(namespace, key),
+                lambda some: self._bring(namespace, some, sighting.node, deadline),
+            )
 
         return Pursuit(self._ways, namespace, ns_id, sighting.link, on_end, bring)
 
@@ -227,6 +228,18 @@ class Progressive:
             log.debug("%s was asked what is put there: %s", node.name, error.message)
             return []
         return [_Sighting(state, node, link) for state in states]
+
+
+async def bring_all(
+    keys: Sequence[bytes], has: Callable[[bytes], bool], bring: Callable[[Sequence[bytes]], Awaitable[str]]
+) -> None:
+    """Until all are here or `bring` says what went wrong. Others may be looking for some of them already where nobody was known
+    to have them, one after the other: each time `bring` only waits for the end of that."""
+    missing = keys
+    for _ in range(BRINGS_MAX):
+        if not missing or await bring(missing):
+            return
+        missing = [key for key in missing if not has(key)]
 
 
 def ask_seconds(left: float) -> float:

@@ -1,5 +1,8 @@
 """The question about blocks that are being written: what is no question and no answer, and how far a payload is."""
 
+import asyncio
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
@@ -12,6 +15,7 @@ from mooncask.daemon.peers.following import (
     parse_following,
     written_bytes,
 )
+from mooncask.daemon.peers.progressive import BRINGS_MAX, bring_all
 from mooncask.errors import BadRequest
 
 NS = bytes(16)
@@ -73,3 +77,27 @@ def test_a_payload_that_can_not_be_divided_by_its_layers_is_written_only_when_it
     size: int, done: int, of: int, written: int
 ) -> None:
     assert written_bytes(size, done, of) == written
+
+
+@pytest.mark.parametrize(
+    ("fruitless", "problem", "asked"),
+    [
+        (0, "", [[b"a", b"b"]]),
+        (2, "", [[b"a", b"b"], [b"b"], [b"b"]]),
+        (2, "no room", [[b"a", b"b"]]),
+        (BRINGS_MAX, "", [[b"a", b"b"]] + [[b"b"]] * (BRINGS_MAX - 1)),
+    ],
+)
+def test_a_block_that_others_look_for_in_vain_is_fetched_after_them_and_not_for_ever(
+    fruitless: int, problem: str, asked: list[list[bytes]]
+) -> None:
+    here: set[bytes] = set()
+    found: list[list[bytes]] = []
+
+    async def bring(keys: Sequence[bytes]) -> str:
+        found.append(list(keys))
+        here.update(keys if len(found) > fruitless else {b"a"})
+        return problem
+
+    asyncio.run(bring_all([b"a", b"b"], here.__contains__, bring))
+    assert found == asked
