@@ -14,7 +14,9 @@ from mooncask.engine_adapter.transformers.server.roles import Roles
 
 log = logging.getLogger(__name__)
 
-CALL_SECONDS = 1.0
+ANSWER_SECONDS = GONE_SECONDS
+"""A Conductor that takes nearly as long is slow, and not gone: an answer that nobody waited for would have said so."""
+LEAVE_SECONDS = 1.0
 AGAIN_SECONDS_MAX = 2.0
 """Between two tries to reach a Conductor that is not there."""
 STORE_SECONDS = 2.0
@@ -47,7 +49,7 @@ class Reporter:
     async def run(self) -> None:
         """Registers and reports. Says once when the Conductor goes and when it comes back."""
         headers = {"Authorization": f"Bearer {self._secret}"}
-        limit = aiohttp.ClientTimeout(total=CALL_SECONDS)
+        limit = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
         async with aiohttp.ClientSession(headers=headers, timeout=limit) as session:
             try:
                 await self._report_until_cancelled(session)
@@ -137,7 +139,7 @@ class Reporter:
             return
         body = msgspec.json.encode(Leave(name=me.name, incarnation=me.incarnation))
         try:
-            async with asyncio.timeout(CALL_SECONDS), session.post(f"{self._base}/leave", data=body):
+            async with asyncio.timeout(LEAVE_SECONDS), session.post(f"{self._base}/leave", data=body):
                 log.info("left the Conductor at %s", self._base)
         except (aiohttp.ClientError, TimeoutError) as exc:
             log.info("could not say good-bye to %s: %s", self._base, exc)
