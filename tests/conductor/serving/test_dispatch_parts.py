@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from typing import Any
 
 import msgspec
 import pytest
@@ -110,7 +111,7 @@ def test_a_worker_of_another_family_is_refused_by_name_and_takes_nobody_s_place(
         {"hashing": hashing(0)},
     ],
 )
-def test_a_registration_by_which_nobody_can_reckon_is_none(nonsense: dict[str, object]) -> None:
+def test_a_registration_by_which_nobody_can_reckon_is_none(nonsense: dict[str, Any]) -> None:
     told = msgspec.json.encode(registration("a", **nonsense))
     with pytest.raises(msgspec.DecodeError):
         msgspec.json.decode(told, type=Registration)
