@@ -63,6 +63,17 @@ async def test_questions_that_wait_are_bounded() -> None:
         assert await asyncio.gather(*waiting) == [(200, ComingState.EXPECTED)] * WAITING_MAX
 
 
+async def test_who_goes_away_does_not_keep_his_place() -> None:
+    async with running_pages() as pages:
+        await open_kv(pages.client, "kv-a")
+        events = pages.daemon.service.watches._events
+        waiting = asyncio.create_task(ask(pages, 1, 60.0))
+        await until(lambda: bool(events))
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        await until(lambda: not events)
+
+
 @pytest.mark.parametrize(
     ("namespace", "seconds", "status"), [("kv-none", 0.0, 404), ("kv-a", 61.0, 400), ("kv-a", -1.0, 400)]
 )

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 
 from mooncask.client import control
@@ -16,6 +17,9 @@ from mooncask.tiers.namespace import Namespace
 SECONDS_MAX = 60.0
 WAITING_MAX = 64
 """Each is a request under way, of which the daemon has only so many for everybody (http.requests_max)."""
+
+LEFT_SECONDS = 1.0
+"""So soon the place of one who has gone away is another's."""
 
 Page = Callable[[PageRequest], Awaitable[control.Answer]]
 
@@ -40,15 +44,18 @@ class ComingPage:
             raise Busy(f"{WAITING_MAX} questions wait for blocks already")
         self._waiting += 1
         try:
-            await self._wait(namespace, key, request.seconds)
+            await self._wait(namespace, key, request.seconds, lambda: asked.request.transport is None)
         finally:
             self._waiting -= 1
         return ComingAnswer(state=self._state(namespace, key))
 
-    async def _wait(self, namespace: Namespace, key: bytes, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                while self._state(namespace, key) is ComingState.NOBODY:
+    async def _wait(self, namespace: Namespace, key: bytes, seconds: float, has_left: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while self._state(namespace, key) is ComingState.NOBODY and not has_left():
+            if (left := until - time.monotonic()) <= 0:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(left, LEFT_SECONDS)):
                     await self._service.watches.change([Key(namespace.id, key)])
 
     def _state(self, namespace: Namespace, key: bytes) -> ComingState:
