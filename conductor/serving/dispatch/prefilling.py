@@ -74,3 +74,5 @@ class Prefilling:
                 raise
         finally:
             self._started.set()
+            for watch in self._tasks[1:]:  # others of the node may ask now
+                watch.cancel()

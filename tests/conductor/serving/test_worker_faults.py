@@ -9,11 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_answers import right_answer
-from scripted_world import World, job, until, world
+from scripted_world import SECRET, World, job, until, world
 from worker_faults import DECODE_FAULTS, PREFILL_FAULTS
 
-from mooncask.client.worker_api import Role
+from mooncask.client.worker_api import PrefillCall, PrefillDone, Role
+from mooncask.conductor.serving.dispatch.books import PrefillEntry
 from mooncask.conductor.serving.dispatch.dispatcher import LiveDispatcher
+from mooncask.conductor.serving.dispatch.prefilling import Prefilling
+from mooncask.conductor.serving.dispatch.worker_client import WorkerClient
 from mooncask.conductor.serving.job import Begun, Ended, Event, Job, Piece
 from mooncask.errors import AnswerBroken, BadRequest, DeadlineExceeded, MooncaskError, NoWorkers, Overloaded
 
@@ -48,6 +51,28 @@ async def test_a_prefill_worker_that_fails_twice_in_one_way_costs_no_token(fault
         one = job("twice")
         assert_exact(await run(there.dispatcher, one), one)
         await there.assert_nothing_left()
+
+
+async def test_nobody_asks_whether_a_prefill_has_begun_that_has_ended() -> None:
+    """A node answers few such questions at a time."""
+    asked_no_more = asyncio.Event()
+
+    async def seen() -> bool:
+        try:
+            return await asyncio.Event().wait()
+        finally:
+            asked_no_more.set()
+
+    async with world(prefills=1) as there, contextlib.AsyncExitStack() as stack:
+        client = WorkerClient(SECRET)
+        stack.push_async_callback(client.close)
+        [worker] = [one for one in there.dispatcher.pools.all() if one.role is Role.PREFILL]
+        call, entry = PrefillCall(id="one", tokens=[5, 6, 7]), PrefillEntry(worker.name, 3, 0.1)
+        done = list[PrefillDone]()
+        prefill = Prefilling(client, worker, call, entry, done.append, lambda error: None, seen)
+        await until(lambda: done, "it did not end")
+        await asyncio.wait_for(asked_no_more.wait(), 20)
+        await prefill.end()
 
 
 async def test_what_a_worker_refuses_is_the_caller_s_fault_before_the_answer_begins() -> None:
