@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 
 RECENT_MAX = 100_000
 """Blocks of prompts that were placed on a node lately and are being stored."""
+RECENT_ALL_MAX = 1_000_000
+"""Of all nodes together, about: each has its share of it when it is given something, some 150 bytes a block."""
 NODES_MAX = 4096
 LOOKS_MAX = 16
 """Prefills of one node that are looked for at a time, in the order in which they were sent: a server begins them in that order, and a
@@ -45,8 +47,9 @@ class Recent:
     def placed(self, node: str, keys: Sequence[bytes], now: float) -> None:
         until = self._until.setdefault(node, {})
         until |= dict.fromkeys(keys, now + RECENT_SECONDS)
-        if len(until) > RECENT_MAX:
-            self._until[node] = dict(itertools.islice(until.items(), len(until) - RECENT_MAX // 2, None))
+        most = min(RECENT_MAX, RECENT_ALL_MAX // len(self._until))
+        if len(until) > most:
+            self._until[node] = dict(itertools.islice(until.items(), len(until) - most // 2, None))
         if len(self._until) > NODES_MAX:
             del self._until[next(iter(self._until))]
 

@@ -17,7 +17,7 @@ from mooncask.conductor.serving.dispatch.books import Books, DecodeEntry, Prefil
 from mooncask.conductor.serving.dispatch.history import REQUESTS_MAX, Decision, History
 from mooncask.conductor.serving.dispatch.policy_table import PolicySettings, PolicyTable
 from mooncask.conductor.serving.dispatch.pools import Pools, Worker
-from mooncask.conductor.serving.dispatch.prefixes import RECENT_MAX, RECENT_SECONDS, Recent
+from mooncask.conductor.serving.dispatch.prefixes import RECENT_ALL_MAX, RECENT_MAX, RECENT_SECONDS, Recent
 from mooncask.conductor.serving.dispatch.slot_queue import SlotQueue
 from mooncask.conductor.serving.door.idempotency import Remembered
 from mooncask.conductor.serving.text.stopping import StopStrings
@@ -311,8 +311,17 @@ def test_recent_blocks_count_until_they_fail_or_are_old_and_are_bounded() -> Non
     assert recent.prefix("n", keys, 0, RECENT_SECONDS + 1) == 0
     recent.failed("n", keys[3:])
     assert recent.prefix("n", keys, 0, 1.0) == 3
-    recent.placed("n", (number.to_bytes(4, "big") for number in range(RECENT_MAX)), 2.0)
+    recent.placed("n", [number.to_bytes(4, "big") for number in range(RECENT_MAX)], 2.0)
     assert recent.prefix("n", keys, 0, 2.0) == 0
+
+
+def test_recent_blocks_of_many_nodes_are_bounded_together() -> None:
+    recent, nodes = Recent(), 40
+    for number in range(2 * nodes):
+        placed = [number.to_bytes(4, "big") + i.to_bytes(4, "big") for i in range(RECENT_ALL_MAX // nodes + 1)]
+        recent.placed(f"n{number % nodes}", placed, 0.0)
+        assert recent.prefix(f"n{number % nodes}", placed[-100:], 0, 1.0) == 100
+    assert sum(map(len, recent._until.values())) <= RECENT_ALL_MAX
 
 
 # --- stop strings, idempotency ---
