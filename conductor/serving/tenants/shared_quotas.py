@@ -289,13 +289,19 @@ class SharedQuotas:
         everybody = itertools.cycle(self._accounts.values())
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            for account in [self._accounts[tenant] for tenant in self._touched]:
-                if account.changes or account.doubts or abs(time.time() - account.leased_at) >= LEASE_SECONDS:
-                    await self._settle(account)
-                if account.settled:
-                    self._touched.discard(account.tenant)
-            if self._accounts:
-                await self._refresh(next(everybody))
+            try:
+                await self._settle_touched()
+                if self._accounts:
+                    await self._refresh(next(everybody))
+            except Exception:  # the top of this task: nothing would be given back any more
+                log.exception("quotas could not be written")
+
+    async def _settle_touched(self) -> None:
+        for account in [self._accounts[tenant] for tenant in self._touched]:
+            if account.changes or account.doubts or abs(time.time() - account.leased_at) >= LEASE_SECONDS:
+                await self._settle(account)
+            if account.settled:
+                self._touched.discard(account.tenant)
 
     async def _settle(self, account: _Account) -> None:
         """Nothing is left unwritten, if the state answers."""
