@@ -18,7 +18,7 @@ from mooncask.engine_adapter.vllm.counters import Counters
 from mooncask.engine_adapter.vllm.device.copies import BlockCopies, BlockCopy, Mark
 from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
-from mooncask.errors import BadRequest, MooncaskError
+from mooncask.errors import BadRequest, DeadlineExceeded, MooncaskError
 
 WAITED_BLOCKS = 16
 """Blocks that are still being computed are waited for by so many, and copied meanwhile."""
@@ -91,8 +91,15 @@ class Load:
             self._copy(in_order(blocks, self.plan.keys))
 
     def _copy_acquired(self, client: LocalClient, handle: NamespaceHandle, keys: list[bytes], seconds: float) -> int:
-        verify = self._connection.settings.verify
-        with client.acquire(handle, keys, seconds, wait=self.plan.wait, verify=verify) as blocks:
+        settings = self._connection.settings
+        try:
+            blocks = client.acquire(handle, keys, seconds, wait=self.plan.wait, verify=settings.verify)
+        except DeadlineExceeded:
+            if not self.plan.wait_seconds:
+                raise
+            # A busy daemon answered just too late, and what has come meanwhile needs no more waiting.
+            blocks = client.acquire(handle, keys, settings.deadline_seconds, verify=settings.verify)
+        with blocks:
             return self._copy(blocks)
 
     def _copy(self, blocks: Iterable[Block | None]) -> int:

@@ -176,6 +176,28 @@ def test_a_prefill_that_stands_still_is_waited_for_as_long_as_the_router_says(da
         prefill.settle()
 
 
+def test_what_has_come_is_loaded_though_the_daemon_was_too_busy_to_say_so_in_time(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path) as prefill, SmallEngine(daemon.socket_path, deadline_ms=20_000) as decode:
+        one, ids = to_prefill(), [5, 9, 2, 7, 1]
+        begin(prefill, one, ids)
+        prefill.compute(one, ids, BLOCK_TOKENS)
+        assert seen(daemon, prefill, one, 20.0)
+        prefill.settle()
+        decode.workers[0].connection.open()
+        two = to_decode(prefill, one, wait_seconds=0.5)
+        decode.scheduler.arrived(two)
+        decode.scheduler.allocated(two, [[11, 12, 13, 14, 15]], decode.matched(two))
+        daemon.freeze()
+        try:
+            decode.step()
+            began = time.monotonic()
+            until(lambda: time.monotonic() > began + 1.5, "too late")
+        finally:
+            daemon.thaw()
+        ended = decode.settle()
+        assert ended.received == [{two.request_id}] and ended.failed == {12, 13, 14}
+
+
 def test_what_a_prefill_could_not_save_is_waited_for_until_it_ends(daemon: DaemonProcess) -> None:
     with SmallEngine(daemon.socket_path, save_backlog_max=1) as prefill, SmallEngine(daemon.socket_path) as decode:
         one, ids, may_save = to_prefill(), [5, 9, 2, 7, 1], threading.Event()
