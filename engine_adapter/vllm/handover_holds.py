@@ -4,15 +4,22 @@ The prefill side holds them by the hand-over's id once their saves are done; a d
 after its load. Not here: the hold itself (`handover_hold.py`).
 """
 
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from mooncask.client.hold import HAND_OVER_SECONDS
 from mooncask.engine_adapter.handover_hold import KEYS_MAX, HandOverHold
 from mooncask.engine_adapter.vllm.connection import StoreConnection
 
+BEGUN_MAX = 4096
+EARLIER_SECONDS = 5.0
+"""A hold may have ended so long before it should have: it was told of later, or another clock runs."""
+
 Background = Callable[[str, Callable[[], object]], object]
-"""Runs a call whose answer nobody waits for."""
+"""Runs a call whose answer nobody waits for, after those before it."""
 
 
 @dataclass(slots=True)
@@ -32,6 +39,18 @@ class HandOverHolds:
         self._connection, self._background = connection, background
         self._hold = HandOverHold(connection.settings.socket, connection.settings.deadline_seconds)
         self._ending: list[_Ending] = []
+        self._begun: OrderedDict[str, float] = OrderedDict()
+        """Hand-overs whose hold is made, with nothing in it yet, and until when it is there."""
+
+    def begun(self, handover_id: str) -> None:
+        """Decode may load its blocks while they are computed, and end the hold before all are saved: it is made now, and only
+        renewed later, so that it ends for good. To be called again while it goes on."""
+        now = time.monotonic()
+        again = self._begun.pop(handover_id, 0.0) > now
+        self._begun[handover_id] = now + HAND_OVER_SECONDS - EARLIER_SECONDS
+        while len(self._begun) > BEGUN_MAX:
+            self._begun.popitem(last=False)
+        self._background("holding a hand-over", partial(self._hold_everywhere, handover_id, (), again))
 
     def handed_over(
         self, handover_id: str, keys: Sequence[bytes], saving: Mapping[int, int], saved: Callable[[], None]
@@ -62,12 +81,13 @@ class HandOverHolds:
         for ending in over:
             ending.saved()
             if ending.keys:
-                hold = partial(self._hold_everywhere, ending.handover_id, ending.keys)
+                again = self._begun.pop(ending.handover_id, 0.0) > time.monotonic()
+                hold = partial(self._hold_everywhere, ending.handover_id, ending.keys, again)
                 self._background("holding a hand-over", hold)
 
-    def _hold_everywhere(self, handover_id: str, keys: Sequence[bytes]) -> None:
+    def _hold_everywhere(self, handover_id: str, keys: Sequence[bytes], renew: bool) -> None:
         for handle in self._connection.handles:
-            self._hold.hold(handle.name, handover_id, keys)
+            self._hold.hold(handle.name, handover_id, keys, renew=renew)
 
     def _end_everywhere(self, handover_id: str) -> None:
         for handle in self._connection.handles:

@@ -87,12 +87,13 @@ class Requests:
             self._connecting = self._lookups.in_background("connecting", connection.open)
         return False
 
-    def computing(self, state: RequestState) -> None:
+    def computing(self, state: RequestState) -> bool:
         """A step computes some of it: its turn has come. A decode engine may ask for the blocks before they are written, and is to
-        wait for them then; a request that waits itself is not announced, since nobody could say how long it will."""
+        wait for them then; a request that waits itself is not announced, since nobody could say how long it will. Whether it was
+        announced now."""
         now = time.monotonic()
         if not self._writes or now < state.announced_until or not wants_remote_decode(state.request.kv_transfer_params):
-            return
+            return False
         blocks = state.request.num_prompt_tokens // state.block_tokens
         if keys := state.keys()[state.saved : blocks]:
             state.announced_until = now + ANNOUNCE_SECONDS / 2  # said again while it goes on
@@ -100,6 +101,7 @@ class Requests:
             self._announced.update(keys)
             state.announced = keys
             self._expect(keys, ANNOUNCE_SECONDS)
+        return bool(keys)
 
     def writes_no_more(self, state: RequestState) -> None:
         """It was aborted, or all its saves are over, whether they worked or not: nobody is to wait for what has not been

@@ -74,7 +74,7 @@ class SchedulerSide:
         self.settings = connection.settings
         self.requests = Requests(connection, self.lookups, counters, describe, groups, writes)
         self.states = self.requests.states
-        self.holds = HandOverHolds(connection, self.lookups.in_background)
+        self.holds = HandOverHolds(connection, self.lookups.in_order)
         self._reads, self._writes, self._hands_over = reads, writes, hands_over
         self._workers, self._groups = workers, groups
         self._block_tokens = connection.shards[0].block_tokens
@@ -214,7 +214,8 @@ class SchedulerSide:
         state.in_step(one.computed_tokens, one.new_blocks, one.all_new)
         if not self._writes or not self.requests.has_chain(state):
             return None
-        self.requests.computing(state)
+        if self.requests.computing(state) and (name := named_by_caller(state.request.kv_transfer_params)):
+            self.holds.begun(name)
         saved = state.saved
         span = state.plan_save(one.before, self.settings.save_generated)
         self.counters.add("passed_blocks", span.start - saved)

@@ -1,5 +1,6 @@
 """What a prefill engine handed over is still there when decode comes, whatever is stored meanwhile, and free afterwards."""
 
+import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -77,6 +78,24 @@ def test_handed_over_blocks_stay_until_decode_has_loaded_them(daemon: DaemonProc
         decode.settle()
         assert decode.counters.totals["loaded_blocks"] == 3
         until(lambda: pins(prefill, one) == [0, 0, 0], "let go")
+
+
+def test_a_hold_that_decode_ends_before_all_is_saved_is_not_made_again(daemon: DaemonProcess) -> None:
+    with SmallEngine(daemon.socket_path, role="writes") as prefill:
+        for number, ended in enumerate((True, False)):
+            name = f"ab{number}"
+            one = request({**ASKED, "mooncask": {"handover_id": name}})
+            prefill.scheduler.arrived(one)
+            prefill.scheduler.allocated(one, [IDS], 0)
+            prefill.compute(one, IDS)
+            if ended:
+                prefill.scheduler.holds.loaded(name)
+            prefill.scheduler.finished(one, aborted=False)
+            prefill.settle()
+            told = threading.Event()
+            prefill.scheduler.lookups.in_order("nothing", told.set)
+            assert told.wait(20.0)
+            assert pins(prefill, one) == ([0, 0, 0] if ended else [1, 1, 1])
 
 
 def test_what_nobody_asked_to_hand_over_is_not_held(daemon: DaemonProcess) -> None:
