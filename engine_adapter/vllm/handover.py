@@ -15,6 +15,7 @@ from typing import Any, Self
 
 FIELD = "mooncask"
 WAIT_SECONDS_MAX = 600.0
+BLOCKS_MAX = 1 << 32
 NAME = re.compile("[0-9a-f]{1,64}")
 
 
@@ -38,7 +39,7 @@ class HandOver:
             return None
         texts = [found.get(name) for name in ("family", "keys_digest", "node", "handover_id")]
         blocks = found.get("n_blocks")
-        if not all(isinstance(text, str) for text in texts) or type(blocks) is not int or blocks < 0:
+        if not all(isinstance(text, str) for text in texts) or type(blocks) is not int or not 0 <= blocks <= BLOCKS_MAX:
             return None
         family, keys_digest, node, handover_id = map(str, texts)
         return cls(family, keys_digest, blocks, node, handover_id, _seconds(found.get("wait_seconds")))
@@ -64,7 +65,7 @@ class HandOver:
 
 
 def _seconds(told: object) -> float:
-    return min(float(told), WAIT_SECONDS_MAX) if isinstance(told, int | float) and told > 0 else 0.0
+    return float(min(told, WAIT_SECONDS_MAX)) if isinstance(told, int | float) and told > 0 else 0.0
 
 
 def named_by_caller(params: Mapping[str, Any] | None) -> str:

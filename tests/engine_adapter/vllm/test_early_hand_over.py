@@ -281,6 +281,13 @@ def test_a_prefill_s_reply_has_the_name_that_the_router_gave_its_hand_over(daemo
         assert named_by_caller({"mooncask": {"handover_id": wrong}}) == ""
 
 
+def test_numbers_that_are_too_large_for_anything_end_no_engine() -> None:
+    told = {"family": "f", "keys_digest": "d", "n_blocks": 1, "node": "", "handover_id": "a", "wait_seconds": 10**400}
+    found = HandOver.read({"mooncask": told})
+    assert found is not None and found.wait_seconds == 600.0
+    assert HandOver.read({"mooncask": {**told, "n_blocks": 10**5000}}) is None
+
+
 @pytest.mark.parametrize("told", [-1, 0, "5", None, True, [1]])
 def test_a_time_that_is_none_is_no_early_hand_over(told: object) -> None:
     params = {
