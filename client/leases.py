@@ -137,12 +137,14 @@ class LeaseBook:
         One that this very process adopted, over another connection or the same, is its own again and no longer offered.
         """
         found, now = [], time.monotonic()
-        while self.offered:
+        while True:
             try:
+                if self.offered[0][0] > now:  # stays where it is: `busy` must not miss it
+                    break
                 until, lease, generation = self.offered.popleft()
-            except IndexError:  # another client of this process took it
+            except IndexError:  # there is none, or another client of this process took it
                 break
-            if until > now:
+            if until > now:  # another client took the one before it
                 self.offered.appendleft((until, lease, generation))
                 break
             if lease not in self.live:
