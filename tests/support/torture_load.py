@@ -177,6 +177,8 @@ class Billing:
             faults.append(f"is billed with wrong counts: {line}")
         if one.how == WHOLE and (line.outcome, line.output_tokens) != ("length", ANSWER_TOKENS):
             faults.append(f"is billed as something else: {line}")
-        if one.how not in (WHOLE, BROKEN, ERROR_EVENT) and (line.outcome not in ("rejected", "failed") or line.output_tokens):
+        if one.how not in (WHOLE, BROKEN, ERROR_EVENT) and (
+            line.outcome not in ("rejected", "failed") or line.output_tokens
+        ):
             faults.append(f"was turned away and is billed: {line}")
         return faults
