@@ -10,6 +10,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: pip install
 
 from daemon_process import DaemonProcess
 from small_engine import BLOCK_TOKENS, Request, SmallEngine
+from torch import Tensor
 
 from mooncask.client.local import LocalClient
 
@@ -35,11 +36,11 @@ def again(one: Request) -> Request:
     return Request(f"h{next(names)}", list(one.all_token_ids))
 
 
-def part(engine: SmallEngine, group: int, place: int, rank: int = 0) -> "torch.Tensor":
+def part(engine: SmallEngine, group: int, place: int, rank: int = 0) -> Tensor:
     return torch.cat([engine.tensors[rank][name][place].flatten() for name in engine.layer_names[group]])
 
 
-def kv(engine: SmallEngine) -> list[list["torch.Tensor"]]:
+def kv(engine: SmallEngine) -> list[list[Tensor]]:
     """By group, of the blocks of TABLE."""
     return [[part(engine, group, place) for place in ids[:5]] for group, ids in enumerate(TABLE)]
 
