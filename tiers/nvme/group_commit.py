@@ -218,7 +218,8 @@ class GroupCommit:
         changes = [*removals, *(change for entry in told for change in entry.changes)]
         if changes:
             unsaved = [segment for segment in self._table if segment.unsaved and segment.settled]
-            changes += [segment_state(segment, Use.SEALED) for segment in unsaved]
+            # Before the entries: one that is reclaimed in this batch is said to be free after it.
+            changes = [*(segment_state(segment, Use.SEALED) for segment in unsaved), *changes]
             for segment in unsaved:
                 segment.unsaved = False  # what changes during the batch is news for the next one
             try:

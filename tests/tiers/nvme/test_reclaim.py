@@ -10,6 +10,8 @@ from nvme_doubles import MIB, NAMESPACE, FaultyFiles, OpenStore, SmallStore, pay
 from mooncask.errors import TierDegraded
 from mooncask.tiers.block import BlockRecord, Extent
 from mooncask.tiers.nvme import NvmeConfig, NvmeTier
+from mooncask.tiers.nvme.group_commit import Entry
+from mooncask.tiers.nvme.index_entry import SegmentState, Set, Use, segment_key
 from mooncask.tiers.nvme.record import record_length
 
 
@@ -67,6 +69,18 @@ async def test_a_full_tier_says_no_and_has_room_again_after_evictions(open_store
     await store.put(b"new", MIB, seed=1)
     for i in range(written // 2, written):
         assert len(await store.get(b"k%d" % i)) == MIB
+
+
+async def test_a_segment_that_is_reclaimed_just_after_it_was_sealed_is_free_in_the_index(open_store: OpenStore) -> None:
+    """Both are said in one batch then, and the later word is that it is free: after a crash its header would belie the index."""
+    store = await open_store()
+    await fill(store, 12)
+    group = store.tier._group
+    victim = next(segment for segment in group._table if segment.settled)
+    victim.unsaved = True
+    free = SegmentState(group._table.next_generation(), Use.FREE, 0)
+    await group.settle(Entry("reclaim", [Set(segment_key(victim.number), free.pack())]))
+    assert group.index.segments()[victim.number] == free
 
 
 async def test_a_segment_is_not_overwritten_while_one_of_its_blocks_is_being_read(
