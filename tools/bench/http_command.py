@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import shlex
 import shutil
 import signal
@@ -40,7 +41,7 @@ def http(
     plan = QUICK if quick else FULL
     with (
         _tidying_up_on_sigterm(),
-        tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=IN_MEMORY) as memory,
+        tempfile.TemporaryDirectory(prefix=f"mooncask-bench-{os.getpid()}-", dir=IN_MEMORY) as memory,
         tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=nvme) as data,
         stages() as progress,
     ):

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import shlex
 import sys
 import tempfile
@@ -29,7 +30,10 @@ def mount(
 
     The full run takes half a minute and 2 GiB of memory; nothing stays behind. Needs what `mooncask mount` needs.
     """
-    with tempfile.TemporaryDirectory(prefix="mooncask-bench-", dir=IN_MEMORY) as folder, stages() as progress:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"mooncask-bench-{os.getpid()}-", dir=IN_MEMORY) as folder,
+        stages() as progress,
+    ):
         findings = run(QUICK if quick else FULL, Path(folder), progress)
     print_findings(console(), findings)
     if json_file is not None:
