@@ -9,7 +9,7 @@ from peer_world import LINK, NS, SERVE, World, block_bytes, fetch, key_of, soon
 
 from mooncask.daemon.transport.messages import ASK_BYTES_MAX, KEYS_MAX, Cancel, Lease
 from mooncask.daemon.transport.served_leases import LeaseLimits
-from mooncask.daemon.transport.transport import Growing, PeerInfo
+from mooncask.daemon.transport.transport import Growing, Link, PeerInfo
 from mooncask.errors import (
     BadRequest,
     Busy,
@@ -167,19 +167,27 @@ async def test_the_end_of_a_link_ends_its_leases_and_those_of_no_other(world: Wo
 
 
 async def test_bytes_that_are_on_their_way_outlive_a_release(world: World) -> None:
-    """The holder gives a place back, for other bytes, only when the kernel has all that was asked for."""
+    """The holder gives a place back, for other bytes, only when the kernel has all that was asked for.
+
+    Several times: one sender in fifty once stood before a full window that nobody opened, and kept the block for a minute.
+    """
     link = await world.link()
-    [block] = await link.lease(NS, [key_of(1, 16 << 20)], soon())
+    for number in range(8):
+        await release_on_the_way(world, link, number)
+
+
+async def release_on_the_way(world: World, link: Link, number: int) -> None:
+    [block] = await link.lease(NS, [key_of(number, 16 << 20)], soon())
     target = bytearray(block.size)
     reading = asyncio.create_task(link.read([block], [memoryview(target)], soon()))
     [served] = world.servers[0].links()
-    await until(lambda: served.bytes_sent or _is_sending(served.leases))
+    await until(lambda: _is_sending(served.leases) or reading.done())
     link.release([block])
     await until(lambda: world.provider.holding == 0)
     world.provider.overwrite(block.key)
     await asyncio.wait([reading])
     # Either the release came while it was sent, or before a stripe was asked for; there is no third case.
-    assert reading.exception() is not None or target == block_bytes(1, 16 << 20)
+    assert reading.exception() is not None or target == block_bytes(number, 16 << 20)
 
 
 async def test_a_lease_that_is_kept_too_long_ends_the_link(world: World) -> None:

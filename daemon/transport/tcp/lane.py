@@ -12,6 +12,7 @@ import contextlib
 import queue
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from mooncask.errors import MooncaskError, PeerChanged, PeerUnavailable
 from mooncask.tiers.checksum import payload_checksum
 
 CONNECT_SECONDS_MAX = 5.0
+NO_LINGER = struct.pack("ii", 1, 0)
+"""struct linger: closing resets the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +232,11 @@ class Lane:
         return tls
 
     def _close(self) -> None:
+        """At once: a peer that sends into a full window learns nothing from a shutdown, nor from an end in good order that
+        takes the last bytes along, and would keep the block for a minute."""
         with self._lock:
             if self._sock is not None:
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
                 self._sock.close()
             self._sock = None
 
