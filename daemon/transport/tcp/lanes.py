@@ -110,6 +110,8 @@ class Lanes:
         if not job.done.done():
             if error is None or job.withdrawn:
                 job.done.set_result(None)
+            elif self._closed:
+                self._fail(job)  # a connection that was being made is refused then, since its link is over
             else:
                 job.done.set_exception(error)
         if not usable or self._closed:
