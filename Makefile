@@ -23,7 +23,7 @@ help:
 	@echo "make demo-cluster  the same with three nodes, one of them killed half-way (build/demo-cluster.json)"
 	@echo "make demo-serve  chats through a Conductor and four workers, policy by policy (build/demo-serve.json, .md); half an hour"
 	@echo "make demo-serve-overload  the same with admission policies at twice the sustainable rate"
-	@echo "make test        the fast set of tests, about 13 minutes on 2 cores"
+	@echo "make test        the fast set of tests, about 10 minutes on 2 cores"
 	@echo "make test-all    every test, what CI runs"
 	@echo "make engines     vLLM on CPU in an environment of its own (build/engines, 3.5 GB), and what SGLang and LMCache tests want"
 	@echo "make test-engines  the store under real engines, 4 minutes; test-engines-long: the rest of it, 15 more"
