@@ -18,6 +18,7 @@ from mooncask.tools.bench.http_command import http
 from mooncask.tools.bench.layerwise_command import layerwise
 from mooncask.tools.bench.mount_command import mount
 from mooncask.tools.bench.nodes_command import peers as nodes
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.bench.pipeline_command import pipeline
 from mooncask.tools.bench.plan import FULL, QUICK, Places, Plan
 from mooncask.tools.bench.report import document, print_findings
@@ -45,15 +46,11 @@ def main() -> None:
 
 @bench.command()
 def store(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
+    json_file: JsonFile = None,
     nvme: Annotated[
         Path | None, typer.Option(help="Folder on the disk to measure; a temporary one by default.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    quick: Quick = False,
     markdown: Annotated[
         Path | None, typer.Option(help="Write the main figures as a Markdown table to this file.", metavar="FILE")
     ] = None,

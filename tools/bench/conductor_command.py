@@ -2,25 +2,19 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.table import Table
 
 from mooncask.tools.bench.conductor_run import FULL, QUICK, WORKERS, Point, load_average, measure
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.output import console, stages
 
 TARGETS_MS = {8192: 3.0, 131072: 5.0}
 
 
 def conductor(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    quick: Quick = False,
 ) -> None:
     """Measure from parsed token ids to a placement that is sent, in front of 8 scripted workers, at 50 requests a second.
 

@@ -15,17 +15,14 @@ from rich.table import Table
 from mooncask.tools.bench.directory_model import Costs, Line, Load, model, model_of_list
 from mooncask.tools.bench.directory_plot import plot_growth
 from mooncask.tools.bench.directory_run import FULL, QUICK, DirectoryFindings, Point, run
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.output import console, stages
 
 
 def directory(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    quick: Quick = False,
     nodes: Annotated[
         int | None, typer.Option(min=2, max=1 << 20, help="Also say what so many nodes would ask of it, by a model.")
     ] = None,

@@ -17,6 +17,7 @@ import typer
 
 from mooncask.errors import BadRequest
 from mooncask.tools.bench.http_run import FULL, QUICK, run
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.output import console, stages
 
@@ -24,15 +25,11 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def http(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
+    json_file: JsonFile = None,
     nvme: Annotated[
         Path | None, typer.Option(help="Folder on the disk to measure; a temporary one by default.")
     ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    quick: Quick = False,
 ) -> None:
     """Measure S3's PUT and GET beside nginx, which serves the same bytes from memory, and a plain file; daemons of its own.
 

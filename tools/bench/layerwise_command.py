@@ -14,24 +14,19 @@ import typer
 
 from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
 from mooncask.tools.bench.layerwise_result import FULL, QUICK, facts, table
+from mooncask.tools.bench.options import JsonFile, ModelFolder, Quick
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.bench.result import Fact, Findings
 from mooncask.tools.output import console, stages
 
 
 def layerwise(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
+    json_file: JsonFile = None,
     repeats: Annotated[
         int, typer.Option(min=1, help="Runs of each length by the tier of 100 %; slower ones have one.")
     ] = FULL.repeats,
-    model: Annotated[
-        Path | None, typer.Option(help="Folder of a model; the demo's SmolLM2 by default.", metavar="DIR")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    model: ModelFolder = None,
+    quick: Quick = False,
 ) -> None:
     """Measure storing while computing, through a tier of 25, 50 and 100 % of the speed at which prefill makes KV.
 

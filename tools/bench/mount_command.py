@@ -7,11 +7,9 @@ import shlex
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from mooncask.tools.bench.mount_run import FULL, QUICK, run
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.output import console, stages
 
@@ -19,12 +17,8 @@ IN_MEMORY = Path("/dev/shm")
 
 
 def mount(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    quick: Quick = False,
 ) -> None:
     """Measure a mount beside a plain mfusepy file system and plain files in memory, with a daemon of its own.
 

@@ -11,17 +11,14 @@ from typing import Annotated
 import typer
 
 from mooncask.tools.bench.nodes_run import FULL, QUICK, run
+from mooncask.tools.bench.options import JsonFile, Quick
 from mooncask.tools.bench.report import document, print_findings
 from mooncask.tools.output import console, stages
 
 
 def peers(
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    quick: Quick = False,
     tls: Annotated[
         tuple[Path, Path, Path] | None,
         typer.Option(help="Over TLS: certificate, key and authority, as cluster.tls_*.", metavar="CERT KEY CA"),

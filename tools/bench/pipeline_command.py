@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
+from mooncask.tools.bench.options import JsonFile, ModelFolder, Quick
 from mooncask.tools.bench.pipeline_result import FULL, QUICK, table
 from mooncask.tools.bench.report import document
 from mooncask.tools.bench.result import Findings
@@ -25,15 +26,9 @@ def pipeline(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Prompts; each is prefilled by one and by several.")
     ] = None,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Folder of a model; the demo's SmolLM2 by default.", metavar="DIR")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    model: ModelFolder = None,
+    quick: Quick = False,
 ) -> None:
     """Measure prefill of 4,096 tokens by one process and by several that have a part of the layers each.
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from mooncask.engine_adapter.transformers.model_files import cache_folder, smollm2_folder
+from mooncask.tools.bench.options import JsonFile, ModelFolder, Quick
 from mooncask.tools.bench.report import document
 from mooncask.tools.bench.result import Findings
 from mooncask.tools.bench.vllm_process import vllm_command
@@ -28,15 +29,9 @@ def vllm(
         ),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Prompts of each length; figures are medians.")] = FULL.repeats,
-    json_file: Annotated[
-        Path | None, typer.Option("--json", help="Write all figures to this file.", metavar="FILE")
-    ] = None,
-    model: Annotated[
-        Path | None, typer.Option(help="Folder of a model; the demo's SmolLM2 by default.", metavar="DIR")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="A small run that shows that all works; its figures say nothing.")
-    ] = False,
+    json_file: JsonFile = None,
+    model: ModelFolder = None,
+    quick: Quick = False,
 ) -> None:
     """Measure vLLM's time to first token on CPU: cold, and with the prefix in DRAM, on NVMe and at a peer.
 
