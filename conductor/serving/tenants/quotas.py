@@ -4,7 +4,7 @@ What a request may use at most is booked when it is admitted; what it did not us
 where windows are kept and how several Conductors share them (`shared_quotas.py`).
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -161,3 +161,16 @@ class Windows:
             window.room(now)
         limited = {what: window for what, window in self._windows.items() if window.limit}
         return {what: (max(0, window.used - ahead), window.limit) for what, window in limited.items()}
+
+
+def folded(changes: Mapping[int, int]) -> Counter[int]:
+    """The same to every window with fewer entries, at most one for each part of a window: what has left the shorter one is told by
+    the longer one's parts, and what has left that goes."""
+    newest, part = max(changes), int(DAY / SLOTS)
+    found: Counter[int] = Counter()
+    for second, tokens in changes.items():
+        if second > newest - 2 * MINUTE:
+            found[second] += tokens
+        elif second > newest - DAY - 2 * part:
+            found[second - second % part] += tokens
+    return found

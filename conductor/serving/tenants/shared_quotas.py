@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mooncask.conductor.serving.state.state import Record, State
-from mooncask.conductor.serving.tenants.quotas import LEASE_SECONDS, Limits, Refusal, Windows
+from mooncask.conductor.serving.tenants.quotas import LEASE_SECONDS, Limits, Refusal, Windows, folded
 from mooncask.errors import StateUnavailable, TokenQuotaExceeded
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ DOUBT_SECONDS = 15.0
 TICK_SECONDS = 0.5
 TRIES_MAX = 50
 """Of a change that others are faster with."""
+CHANGES_MAX = 256
+"""Seconds in which something was booked and is not written; beyond, older ones are taken together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,8 @@ class _Account:
         if tokens:
             self.changes[int(at)] += tokens
             self.windows.change(tokens, at)
+            if len(self.changes) > CHANGES_MAX:
+                self.changes = folded(self.changes)
 
     def end_lease(self) -> None:
         """What is left of it is to be given back."""

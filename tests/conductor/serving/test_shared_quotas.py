@@ -14,7 +14,7 @@ from mooncask.conductor.serving.state.opening import opened_state
 from mooncask.conductor.serving.state.sqlite import MEMORY, SqliteState
 from mooncask.conductor.serving.state.state import Entry, Record, State
 from mooncask.conductor.serving.tenants.quotas import DAY, LEASE_SECONDS, MINUTE, SLOTS, Limits
-from mooncask.conductor.serving.tenants.shared_quotas import LEASE_SHARE, SharedQuotas
+from mooncask.conductor.serving.tenants.shared_quotas import CHANGES_MAX, LEASE_SHARE, SharedQuotas
 from mooncask.errors import StateUnavailable, TokenQuotaExceeded
 
 NOW = 1e9
@@ -154,6 +154,25 @@ async def test_while_the_state_is_down_one_counts_alone_and_writes_it_down_after
         other = SharedQuotas(LIMITS, state)
         async with other.kept():
             assert other.used(NOW)["acme"]["tokens a minute"] == (900, 1000)
+
+
+async def test_what_a_long_outage_leaves_to_be_written_is_bounded_and_right() -> None:
+    async with memory() as state:
+        unsteady = Unsteady(state, down=True)
+        quotas = SharedQuotas(LIMITS, unsteady)
+        hours = [NOW + 7.0 * i for i in range(3000)]
+        for now in hours:
+            await quotas.admit("acme", 30, now)
+            quotas.give_back("acme", 10, now)
+        assert len(quotas._accounts["acme"].changes) <= CHANGES_MAX
+        assert quotas.used(hours[-1])["acme"]["tokens a day"][0] == 20 * len(hours)
+        unsteady.down = False
+        async with quotas.kept():
+            pass
+        async with (other := SharedQuotas(LIMITS, state)).kept():
+            used = other.used(hours[-1])["acme"]
+            assert used["tokens a day"][0] == 20 * len(hours)
+            assert used["tokens a minute"][0] == 20 * sum(now > hours[-1] - MINUTE for now in hours)
 
 
 @pytest.mark.parametrize("lost", [1, 2])
