@@ -12,29 +12,19 @@ from contextlib import ExitStack
 import torch
 
 from mooncask.client.blocks import Block
-from mooncask.engine_adapter.vllm.connection import StoreConnection
-from mooncask.engine_adapter.vllm.counters import Counters
-from mooncask.engine_adapter.vllm.device.copies import BlockCopies, Mark
-from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.engine_adapter.vllm.device.copies import Mark
 from mooncask.engine_adapter.vllm.loading import Load, in_order
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
+from mooncask.engine_adapter.vllm.ways import Ways
 from mooncask.errors import BadRequest, MooncaskError
 
 
 class LayerLoad(Load):
     """`blocks` is 0 until all layers are in."""
 
-    def __init__(
-        self,
-        plan: LoadPlan,
-        connection: StoreConnection,
-        planes: KvPlanes,
-        counters: Counters,
-        copies: BlockCopies,
-        after: Mark,
-    ) -> None:
-        super().__init__(plan, connection, planes, counters, copies, after)
-        self._layers = {layer: threading.Event() for layer in planes.layers}
+    def __init__(self, plan: LoadPlan, ways: Ways, after: Mark) -> None:
+        super().__init__(plan, ways, after)
+        self._layers = {layer: threading.Event() for layer in ways.planes.layers}
         self._over = threading.Event()
 
     def wait_for(self, layer: str) -> None:
@@ -50,13 +40,15 @@ class LayerLoad(Load):
                 blocks = self._leased(leases)
                 for layer, event in self._layers.items():
                     parts = zip(self.plan.places, blocks, strict=False)  # as many as there are
-                    copies = [self._planes.layer_copy(layer, ids, block.torch(torch.uint8)) for ids, block in parts]
-                    self._copies.load(copies, self._after)
+                    copies = [
+                        self._ways.planes.layer_copy(layer, ids, block.torch(torch.uint8)) for ids, block in parts
+                    ]
+                    self._ways.copies.load(copies, self._after)
                     event.set()
                 self.blocks = len(blocks)
-            self._connection.worked()
+            self._ways.connection.worked()
         except MooncaskError as error:
-            self._connection.fault("load", error)
+            self._ways.connection.fault("load", error)
         finally:
             for event in (*self._layers.values(), self._over):
                 event.set()
@@ -64,8 +56,8 @@ class LayerLoad(Load):
 
     def _leased(self, leases: ExitStack) -> list[Block]:
         """The blocks from the first on, up to one that is missing or is none of this engine's."""
-        client, (handle,) = self._connection.open()
-        token = self.plan.tokens.get(self._connection.shards[0].shard)
+        client, (handle,) = self._ways.connection.open()
+        token = self.plan.tokens.get(self._ways.connection.shards[0].shard)
         found: list[Block | None] = []
         if token:
             try:
@@ -73,11 +65,11 @@ class LayerLoad(Load):
             except BadRequest:  # the step came later than a token is good for
                 token = None
         if not token:
-            seconds, verify = self._connection.settings.deadline_seconds, self._connection.settings.verify
+            seconds, verify = self._ways.connection.settings.deadline_seconds, self._ways.connection.settings.verify
             found = list(leases.enter_context(client.acquire(handle, self.plan.keys, seconds, verify=verify)))
         usable: list[Block] = []
         for block in found:
-            if block is None or block.size != self._planes.block_bytes:
+            if block is None or block.size != self._ways.planes.block_bytes:
                 break
             usable.append(block)
         return usable

@@ -13,11 +13,9 @@ import torch
 from mooncask.client.blocks import Block, Blocks
 from mooncask.client.local import LocalClient
 from mooncask.client.namespace import NamespaceHandle
-from mooncask.engine_adapter.vllm.connection import StoreConnection
-from mooncask.engine_adapter.vllm.counters import Counters
-from mooncask.engine_adapter.vllm.device.copies import BlockCopies, BlockCopy, Mark
-from mooncask.engine_adapter.vllm.kv_planes import KvPlanes
+from mooncask.engine_adapter.vllm.device.copies import BlockCopy, Mark
 from mooncask.engine_adapter.vllm.messages import LoadDone, LoadPlan
+from mooncask.engine_adapter.vllm.ways import Ways
 from mooncask.errors import BadRequest, DeadlineExceeded, MooncaskError
 
 WAITED_BLOCKS = 16
@@ -27,35 +25,26 @@ WAITED_BLOCKS = 16
 class Load:
     """`blocks` is how many were copied so far, from the first on."""
 
-    def __init__(
-        self,
-        plan: LoadPlan,
-        connection: StoreConnection,
-        planes: KvPlanes,
-        counters: Counters,
-        copies: BlockCopies,
-        after: Mark,
-    ) -> None:
+    def __init__(self, plan: LoadPlan, ways: Ways, after: Mark) -> None:
         """`after`: what was launched before may still write to the engine's blocks."""
         self.plan, self.blocks, self._late = plan, 0, False
-        self._copies, self._after = copies, after
-        self._connection, self._planes, self._counters = connection, planes, counters
+        self._ways, self._after = ways, after
 
     def run(self) -> LoadDone:
         """Raises nothing of Mooncask's."""
         started = time.monotonic()
         try:
-            self._copy_all(started + self._connection.settings.load_deadline_seconds)
-            self._connection.worked()
+            self._copy_all(started + self._ways.connection.settings.load_deadline_seconds)
+            self._ways.connection.worked()
         except MooncaskError as error:
-            self._connection.fault("load", error)
+            self._ways.connection.fault("load", error)
         return self.done(time.monotonic() - started)
 
     def done(self, seconds: float) -> LoadDone:
-        size = self.blocks * self._planes.block_bytes
-        self._counters.add("loaded_blocks", self.blocks)
-        self._counters.add("loaded_bytes", size)
-        self._counters.add("load_failed_blocks", len(self.plan.keys) - self.blocks)
+        size = self.blocks * self._ways.planes.block_bytes
+        self._ways.counters.add("loaded_blocks", self.blocks)
+        self._ways.counters.add("loaded_bytes", size)
+        self._ways.counters.add("load_failed_blocks", len(self.plan.keys) - self.blocks)
         took = seconds + self.plan.asked_seconds
         return LoadDone(self.plan.request_id, self.blocks, len(self.plan.keys), took, size, self.plan.tier, self._late)
 
@@ -69,11 +58,11 @@ class Load:
         return [places[0] for places in self.plan.places[self.blocks :] if places[0] is not None]
 
     def _copy_all(self, deadline: float) -> None:
-        client, (handle,) = self._connection.open()
-        token = self.plan.tokens.get(self._connection.shards[0].shard)
+        client, (handle,) = self._ways.connection.open()
+        token = self.plan.tokens.get(self._ways.connection.shards[0].shard)
         if token is not None:
             self._copy_adopted(client, token)
-        most = max(1, self._connection.settings.lease_bytes // self._planes.block_bytes)
+        most = max(1, self._ways.connection.settings.lease_bytes // self._ways.planes.block_bytes)
         waits = self.plan.wait_seconds
         while self.blocks < len(self.plan.keys):
             wanted = self.plan.keys[self.blocks : self.blocks + min(most, WAITED_BLOCKS if waits else most)]
@@ -91,7 +80,7 @@ class Load:
             self._copy(in_order(blocks, self.plan.keys))
 
     def _copy_acquired(self, client: LocalClient, handle: NamespaceHandle, keys: list[bytes], seconds: float) -> int:
-        settings = self._connection.settings
+        settings = self._ways.connection.settings
         try:
             blocks = client.acquire(handle, keys, seconds, wait=self.plan.wait, verify=settings.verify)
         except DeadlineExceeded:
@@ -106,11 +95,11 @@ class Load:
         """Copies up to the first that is missing or is no block of this engine's; how many."""
         copies: list[BlockCopy] = []
         for block in blocks:
-            if block is None or block.size != self._planes.block_bytes:
+            if block is None or block.size != self._ways.planes.block_bytes:
                 break
             places = self.plan.places[self.blocks + len(copies)]
-            copies.append(self._planes.copy(places, block.torch(torch.uint8)))
-        self._copies.load(copies, self._after)
+            copies.append(self._ways.planes.copy(places, block.torch(torch.uint8)))
+        self._ways.copies.load(copies, self._after)
         self.blocks += len(copies)
         return len(copies)
 

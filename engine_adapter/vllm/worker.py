@@ -20,6 +20,7 @@ from mooncask.engine_adapter.vllm.loading import Load
 from mooncask.engine_adapter.vllm.messages import LoadDone, StepPlan, WorkerHello, WorkerReport
 from mooncask.engine_adapter.vllm.saving import CaptureRoom, Save
 from mooncask.engine_adapter.vllm.settings import ConnectorSettings
+from mooncask.engine_adapter.vllm.ways import Ways
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +55,8 @@ class WorkerSide:
     ) -> None:
         """`copies` are closed with it."""
         self.connection = StoreConnection(settings, f"vllm worker {hello.shard}".strip(), [hello], counters)
-        self._settings, self._planes, self._counters, self._writes = settings, planes, counters, writes
-        self._groups, self._copies = groups, copies
+        self._ways = Ways(self.connection, planes, counters, copies)
+        self._settings, self._groups, self._writes = settings, groups, writes
         self._loaders = ThreadPoolExecutor(settings.threads, "mooncask-load")
         self._waiters = ThreadPoolExecutor(WAITERS, "mooncask-wait")
         """For what is still being computed elsewhere: nobody's load of what is there waits behind that."""
@@ -74,13 +75,13 @@ class WorkerSide:
 
     def start_loads(self, plan: StepPlan) -> None:
         """The blocks are the requests' own, and what else writes to them has been launched."""
-        after = self._copies.mark() if plan.loads else None
+        after = self._ways.copies.mark() if plan.loads else None
         for one in plan.loads:
             if one.layerwise:
-                layers = LayerLoad(one, self.connection, self._planes, self._counters, self._copies, after)
+                layers = LayerLoad(one, self._ways, after)
                 self._layer_loads[self._layer_loaders.submit(_guarded_load, layers)] = layers
             else:
-                load = Load(one, self.connection, self._planes, self._counters, self._copies, after)
+                load = Load(one, self._ways, after)
                 loaders = self._waiters if one.wait_seconds else self._loaders
                 self._loads[loaders.submit(_guarded_load, load)] = load
 
@@ -93,22 +94,20 @@ class WorkerSide:
         """The step's blocks are computed, or all that computes them has been launched; those of a request whose load in this
         step failed are not what they should be."""
         failed = self._end_layer_loads()
-        after = self._copies.mark() if plan.saves and self._writes else None
+        after = self._ways.copies.mark() if plan.saves and self._writes else None
         for one in plan.saves:
-            if one.request_id in failed:
-                self._counters.add("dropped_blocks", len(one.keys))
+            dropped = one.request_id in failed or (self._writes and not self._takes_saves)
+            if dropped:
+                self._ways.counters.add("dropped_blocks", len(one.keys))
+            if dropped or not self._writes:
                 self._report.saved[one.number] = 1
                 continue
-            if not self._writes:
-                self._report.saved[one.number] = 1
-                continue
-            if len(self._saves) >= self._settings.save_backlog_max or not self.connection.usable:
-                self._counters.add("dropped_blocks", len(one.keys))
-                self._report.saved[one.number] = 1
-                continue
-            room = self._capture_room
-            save = Save(one, self.connection, self._planes, self._counters, room, self._copies, after)
+            save = Save(one, self._ways, self._capture_room, after)
             self._saves[one.number] = save, self._savers.submit(_guarded, save.run)
+
+    @property
+    def _takes_saves(self) -> bool:
+        return len(self._saves) < self._settings.save_backlog_max and self.connection.usable
 
     def revoke(self, request_ids: Iterable[str]) -> None:
         """Their blocks are somebody else's when this returns."""
@@ -152,7 +151,7 @@ class WorkerSide:
                 self._failed_blocks.update(load.missing_block_ids)
             else:
                 over.failed.add(load.plan.request_id)
-        self._copies.check()
+        self._ways.copies.check()
         return over
 
     def _collect_saves(self) -> set[str]:
@@ -179,7 +178,7 @@ class WorkerSide:
             pool.shutdown(wait=True, cancel_futures=True)
         self.connection.close()
         self._waiters.shutdown(wait=True)
-        self._copies.close()
+        self._ways.copies.close()
 
 
 def _guarded_load(load: Load) -> LoadDone:
