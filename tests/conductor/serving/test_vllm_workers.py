@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from control_pages import open_kv, running_pages
+from control_pages import PagesOf, open_kv, running_pages
 from scripted_answers import right_answer
 from scripted_vllm import BLOCK_TOKENS, FAMILY, FINGERPRINT, HASHING, SALT, ScriptedVllm
 from scripted_world import until
@@ -85,6 +85,15 @@ def job(max_tokens: int = 8, sampling: Sampling | None = None, **more: object) -
     return Job("r1", "model", tokens, max_tokens, sampling or Sampling(), received_seconds=time.monotonic(), **more)  # type: ignore[arg-type]
 
 
+@contextlib.asynccontextmanager
+async def daemon_beside() -> AsyncIterator[tuple[PagesOf, int, Node]]:
+    """A real daemon with the servers' namespace, its number, and the node as a worker names it."""
+    async with running_pages() as pages:
+        assert pages.daemon.http is not None
+        namespace = await open_kv(pages.client, TOLD.namespace)
+        yield pages, namespace, Node(name="n1", pages=f"http://{pages.daemon.http.address}")
+
+
 async def run(there: World, one: Job) -> list[Event]:
     return [event async for event in there.dispatcher.run(one)]
 
@@ -124,10 +133,7 @@ async def test_a_prompt_is_prefilled_by_one_server_and_answered_by_another() -> 
 async def test_decode_is_sent_when_the_store_has_seen_the_prefill_begin_and_else_when_it_has_ended() -> None:
     one = job()
     keys = chain(root(FINGERPRINT, SALT), one.tokens, BLOCK_TOKENS)
-    async with running_pages() as pages:
-        assert pages.daemon.http is not None
-        namespace = await open_kv(pages.client, TOLD.namespace)
-        node = Node(name="n1", pages=f"http://{pages.daemon.http.address}")
+    async with daemon_beside() as (pages, namespace, node):
         for announced in (True, False):
             first = ScriptedVllm("p0", KEY, go=asyncio.Event())
             assert first.go is not None
@@ -154,10 +160,7 @@ async def test_decode_is_sent_when_the_store_has_seen_the_prefill_begin_and_else
 async def test_a_prefill_that_fails_when_its_decode_waits_already_is_done_again_and_the_answer_is_whole() -> None:
     one = job()
     keys = chain(root(FINGERPRINT, SALT), one.tokens, BLOCK_TOKENS)
-    async with running_pages() as pages:
-        assert pages.daemon.http is not None
-        namespace = await open_kv(pages.client, TOLD.namespace)
-        node = Node(name="n1", pages=f"http://{pages.daemon.http.address}")
+    async with daemon_beside() as (pages, namespace, node):
         first = ScriptedVllm("p0", KEY, go=asyncio.Event())
         assert first.go is not None
         slow = {name: ScriptedVllm(name, KEY, answers=asyncio.Event()) for name in ("d0", "d1")}
