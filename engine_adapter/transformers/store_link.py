@@ -253,11 +253,13 @@ class StoreSession:
         return StoredChunk(reservations, indices, buffer)
 
     def advance(self, chunk: StoredChunk, layer: int) -> None:
-        """Stores one layer of the chunk's blocks and tells those who wait for them."""
+        """Stores one layer of the chunk's blocks and tells those who wait for them. It is copied even when the store has become
+        unusable meanwhile, by another call's fault: a commit may still work then, and must find whole blocks."""
+        chunk.save_layer(layer)
         if not self.usable:
             return
         try:
-            chunk.save_layer(layer)
+            chunk.tell(layer + 1)
         except MooncaskError as exc:
             self.fault(exc)
 

@@ -14,6 +14,7 @@ from daemon_process import DaemonProcess
 from mooncask.client.local import LocalClient
 from mooncask.engine_adapter.transformers.kv_layout import KvBuffer, KvLayout
 from mooncask.engine_adapter.transformers.store_link import WINDOW_BYTES, StoreAddress, StoreLink
+from mooncask.errors import DeadlineExceeded
 
 MIB = 1 << 20
 FAMILY = {"model": "of tests"}
@@ -64,6 +65,32 @@ def test_a_block_that_went_after_it_was_matched_ends_what_is_loaded(link: StoreL
     assert outcome.blocks == 2
     assert torch.equal(source.storage[:, :, :, :2048], target.storage[:, :, :, :2048])
     assert not target.storage[:, :, :, 2048:].any(), "block 3, which is there, is not taken for block 2"
+
+
+def test_a_call_that_fails_while_layers_are_stored_leaves_no_block_without_the_others(link: StoreLink) -> None:
+    """As the reservation for the next chunk may, in its own thread: the worker was frozen for longer than its deadline."""
+    session, source, target = link.session(), filled_buffer(2), KvBuffer(LAYOUT, 2 * LAYOUT.block_tokens)
+    keys = session.keys(TOKENS, "half")[:2]
+    chunk = session.begin_chunk(keys, range(2), source)
+    assert chunk is not None
+    session.advance(chunk, 0)
+    session.fault(DeadlineExceeded("reserve", 1.0))
+    assert not session.usable
+    session.advance(chunk, 1)
+    session.commit(chunk)
+    assert link.session().load(keys, target, deadline_seconds=5).blocks == 2
+    assert torch.equal(source.storage, target.storage)
+
+
+def test_a_chunk_of_which_a_layer_is_missing_is_not_published(link: StoreLink) -> None:
+    session, source = link.session(), filled_buffer(2)
+    keys = session.keys(TOKENS, "missing")[:2]
+    chunk = session.begin_chunk(keys, range(2), source)
+    assert chunk is not None
+    session.advance(chunk, 0)
+    with pytest.raises(ValueError, match=r"layers \[1\]"):
+        session.commit(chunk)
+    assert not session.match(keys)
 
 
 def test_what_is_stored_already_is_not_counted_as_published(link: StoreLink) -> None:
